@@ -120,10 +120,10 @@ def _error_of_overrides(
 
 
 def _remedy_for_key(
-  name: str, flat_config: dict[str, Any], attribute_keys: Sequence[str]
+  key: str, flat_config: dict[str, Any], attribute_keys: Sequence[str]
 ) -> str:
   """Returns the end of a message about an unknown key, which names a remedy."""
-  section, _, option = name.partition(".")
+  section, _, option = key.partition(".")
   recipes = [
     recipe_name
     for recipe_name, recipe in RECIPES.items()
@@ -131,7 +131,7 @@ def _remedy_for_key(
   ]
   builder = flat_config.get("data.builder")
   if section != "data" or not recipes or builder in (None, *recipes):
-    return did_you_mean(name, {*flat_config, *attribute_keys})
+    return did_you_mean(key, {*flat_config, *attribute_keys})
   return (
     f": data.builder={builder} does not use this key; choose a config with"
     f" one of {', '.join(recipes)}."

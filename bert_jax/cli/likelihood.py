@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     raise UserError("name a test: --blimp or --cloze.")
   flags.check_at_least(1, args, "batch_tokens", "pairs")
 
-  def scores() -> dict[str, Any]:
+  def compute_scores() -> dict[str, Any]:
     return likelihood_tests.run_tests(
       args.model,
       args.blimp,
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> None:
   if args.output == "-":
     # Inside this block, all other output goes to stderr.
     with files.open_text_output("-") as out:
-      json.dump(files.without_nan(scores()), out, ensure_ascii=False)
+      json.dump(files.without_nan(compute_scores()), out, ensure_ascii=False)
       out.write("\n")
     return
-  all_scores = scores()
+  scores = compute_scores()
   if args.output:
-    files.write_json(args.output, all_scores)
+    files.write_json(args.output, scores)

@@ -291,7 +291,7 @@ def make_sketch(empty_minhash: Any, shingle_hashes: np.ndarray) -> np.ndarray:
   return minhash.hashvalues
 
 
-def row_type(filters: Filters) -> np.dtype:
+def verdict_row_type(filters: Filters) -> np.dtype:
   """Returns the type of a document's row in the file `ROWS_FILE`.
 
   The fields are `verdict` (see `DROPPING_FILTERS`); `changed`, 1 if
@@ -312,10 +312,11 @@ def make_judge(
   """Returns a function that judges each record of a batch by itself.
 
   Returns:
-    A function of records. It returns their rows (see `row_type`), and the share
-    of the inputs that has been read. In the rows, copies still have verdict 0.
+    A function of records. It returns their rows (see `verdict_row_type`), and
+    the share of the inputs that has been read. In the rows, copies still have
+    verdict 0.
   """
-  dtype = row_type(filters)
+  dtype = verdict_row_type(filters)
   empty_minhash = None if filters.near_duplicates is None else empty_sketch()
 
   def judge(batch: list[sources.Record]) -> tuple[np.ndarray, float]:
@@ -336,7 +337,7 @@ def make_judge(
 
 
 def _judge_text(
-  filters: Filters, text: str, count: int
+  filters: Filters, text: str, num_words: int
 ) -> tuple[int, np.ndarray | None]:
   """Returns the verdict on a text, and its shingles' hashes if they are needed.
 
@@ -345,9 +346,9 @@ def _judge_text(
   Args:
     filters: the filters in use.
     text: the document.
-    count: the number of its words.
+    num_words: the number of its words.
   """
-  if filters.min_words is not None and count < filters.min_words:
+  if filters.min_words is not None and num_words < filters.min_words:
     return 1, None
   limit = filters.max_symbols
   if limit is not None and symbol_share(text) > limit:
@@ -458,7 +459,7 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
 
 def _judge_remaining(job: writer.Job, filters: Filters) -> None:
   """Writes the rows of all documents that no earlier run has judged."""
-  dtype = row_type(filters)
+  dtype = verdict_row_type(filters)
   earlier_documents = _EarlierDocuments(filters)
   path = pathlib.Path(job.partial_folder, ROWS_FILE)
   num_judged = job.progress.get("judged", 0)
@@ -501,7 +502,7 @@ def _judge_remaining(job: writer.Job, filters: Filters) -> None:
 def _read_rows(partial_folder: str, filters: Filters) -> np.ndarray:
   """Returns the rows in the file `ROWS_FILE` of an unfinished folder."""
   path = pathlib.Path(partial_folder, ROWS_FILE)
-  dtype = row_type(filters)
+  dtype = verdict_row_type(filters)
   if not path.stat().st_size:
     return np.zeros(0, dtype)
   return np.memmap(path, dtype, "r")
@@ -554,18 +555,18 @@ def filter_report(partial_folder: str, filters: Filters) -> dict[str, Any]:
     rows["verdict"], rows["words"], minlength=num_verdicts
   )
 
-  def counts(k: int | slice) -> dict[str, int]:
+  def counts(verdict: int | slice) -> dict[str, int]:
     return {
-      "documents": int(np.sum(document_counts[k])),
-      "words": int(np.sum(word_counts[k])),
+      "documents": int(np.sum(document_counts[verdict])),
+      "words": int(np.sum(word_counts[verdict])),
     }
 
   filtered = {
     "read": counts(slice(None)),
     "kept": counts(0),
     "dropped": {
-      name: counts(k)
-      for k, name in enumerate(DROPPING_FILTERS, 1)
+      name: counts(verdict)
+      for verdict, name in enumerate(DROPPING_FILTERS, 1)
       if name in used_filters
     },
   }

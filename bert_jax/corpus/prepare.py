@@ -473,7 +473,9 @@ def _complete_folder(
     tokenizer.num_ids,
     tokenizer.at_word_boundary,
     marks_word_ends=tokenizer.marks_word_ends,
-    is_added_token=tokenizer.is_added_token if tokenizer.added_tokens else None,
+    is_whole_word_piece=tokenizer.is_added_token
+    if tokenizer.added_tokens
+    else None,
   )
   meta = {
     "format_version": reader.FORMAT_VERSION,

@@ -177,20 +177,23 @@ def corpus_from_documents(
 
 
 def mark_sentence_starts(
-  flags: np.ndarray, sentences: np.ndarray
+  starts_word: np.ndarray, sentences: np.ndarray
 ) -> np.ndarray:
   """Marks the first token of each sentence, which always starts a word.
 
   Args:
-    flags: [T] bool, True for a token that starts a word; changed in place.
+    starts_word: [T] bool, True for a token that starts a word. It is changed in
+      place.
     sentences: the offset of each sentence; an offset that is not in [0, T) is
       ignored.
 
   Returns:
-    `flags`.
+    `starts_word`.
   """
-  flags[sentences[(sentences >= 0) & (sentences < len(flags))]] = True
-  return flags
+  starts_word[sentences[(sentences >= 0) & (sentences < len(starts_word))]] = (
+    True
+  )
+  return starts_word
 
 
 def _check_exists(path: pathlib.Path) -> None:

@@ -132,19 +132,19 @@ class _SpaceCounter:
 
   def __init__(self) -> None:
     """Begins without any text."""
-    self.characters = self.spaces = 0
+    self.num_characters = self.num_spaces = 0
 
   def count_while_read(self, texts: Iterable[str]) -> Iterator[str]:
     """Yields the texts, and counts; the end of a text counts as a space."""
     for text in texts:
-      self.characters += len(text)
-      self.spaces += text.count(" ") + text.count("\n") + 1
+      self.num_characters += len(text)
+      self.num_spaces += text.count(" ") + text.count("\n") + 1
       yield text
 
   @property
   def mean_distance(self) -> float:
     """The mean number of characters from one space to the next."""
-    return self.characters / max(self.spaces, 1)
+    return self.num_characters / max(self.num_spaces, 1)
 
 
 def _count_marks_while_read(
@@ -157,12 +157,12 @@ def _count_marks_while_read(
 
 
 def _reason_for_fewer_pieces(
-  algorithm: str, size: int, count: int, spaces: _SpaceCounter
+  algorithm: str, size: int, num_pieces: int, space_counter: _SpaceCounter
 ) -> str:
   """Returns the reason why a vocabulary has fewer pieces than `size`."""
   if (
     algorithm in ("wordpiece", "words")
-    and spaces.mean_distance > MAX_SPACE_DISTANCE
+    and space_counter.mean_distance > MAX_SPACE_DISTANCE
   ):
     rule = (
       "a word is the text between two spaces"
@@ -171,13 +171,13 @@ def _reason_for_fewer_pieces(
       f" {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
     )
     return (
-      f"{count:,} pieces are fewer than size={size}: the text has a space"
-      f" every {spaces.mean_distance:.0f} characters only, and {rule}. Use"
-      " --tokenizer=unigram, or put spaces between the words."
+      f"{num_pieces:,} pieces are fewer than size={size}: the text has a space"
+      f" every {space_counter.mean_distance:.0f} characters only, and {rule}."
+      " Use --tokenizer=unigram, or put spaces between the words."
     )
   if algorithm == "words":
     return (
-      f"size={size} is too large: only {count:,} words of the text occur"
+      f"size={size} is too large: only {num_pieces:,} words of the text occur"
       f" {MIN_FREQUENCY} times. A model predicts these words, and reads all"
       " other words by their characters."
     )

@@ -179,11 +179,11 @@ class SplitWriter:
       start = self._counts[counted_file] - int(lengths.sum())
       self._write(split, array_name, start + np.cumsum(lengths, dtype=np.int64))
 
-  def _write(self, split: str, array: str, numbers: np.ndarray) -> None:
+  def _write(self, split: str, array_name: str, array: np.ndarray) -> None:
     """Appends numbers to the file of an array."""
-    file_name = f"{split}.{array}"
-    self._files[file_name].write(numbers.tobytes())
-    self._counts[file_name] += len(numbers)
+    file_name = f"{split}.{array_name}"
+    self._files[file_name].write(array.tobytes())
+    self._counts[file_name] += len(array)
 
   def sizes(self) -> dict[str, dict[str, int]]:
     """Returns the numbers of tokens, sentences and documents of each split."""
@@ -215,7 +215,7 @@ def write_derived_files(
   vocab_size: int,
   at_word_boundary: np.ndarray,
   marks_word_ends: bool = False,
-  is_added_token: np.ndarray | None = None,
+  is_whole_word_piece: np.ndarray | None = None,
 ) -> np.ndarray:
   """Writes the files that are computed from the tokens.
 
@@ -225,8 +225,8 @@ def write_derived_files(
     at_word_boundary: [V] bool, True for a piece that begins a word (that ends a
       word, if `marks_word_ends`).
     marks_word_ends: see `Vocabulary.marks_word_ends`.
-    is_added_token: [V] bool, True for an added token, which is always a whole
-      word; None if the vocabulary has no added tokens.
+    is_whole_word_piece: [V] bool, True for an added token, which is always a
+      whole word; None if the vocabulary has no added tokens.
 
   Returns:
     An array of int64 [V] with the number of times that each id occurs in the
@@ -257,11 +257,11 @@ def write_derived_files(
             np.append(word_ended, is_word_start[:-1]),
             is_word_start[-1],
           )
-          if is_added_token is not None:
-            is_word_start |= is_added_token[ids]
-        elif is_added_token is not None:
+          if is_whole_word_piece is not None:
+            is_word_start |= is_whole_word_piece[ids]
+        elif is_whole_word_piece is not None:
           # An added token ends a word, so the token after it starts one.
-          is_added_piece = is_added_token[ids]
+          is_added_piece = is_whole_word_piece[ids]
           is_word_start |= np.append(word_ended, is_added_piece[:-1])
           word_ended = is_added_piece[-1]
         is_word_start = reader.mark_sentence_starts(

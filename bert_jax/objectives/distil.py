@@ -68,8 +68,8 @@ def masked_lm_logits(
 
 
 def kl_divergence(
-  student: Float[Array, "*n v"],
-  teacher: Float[Array, "*n v"],
+  student_logits: Float[Array, "*n v"],
+  teacher_logits: Float[Array, "*n v"],
   temperature: float,
 ) -> Float[Array, "*n"]:
   """Returns KL(teacher || student) of softmax(logits / temperature).
@@ -77,21 +77,21 @@ def kl_divergence(
   The divergence is float32, in nats, and exactly 0 for equal logits.
 
   Args:
-    student: the student's logits.
-    teacher: the teacher's logits.
+    student_logits: the student's logits.
+    teacher_logits: the teacher's logits.
     temperature: the temperature of both softmaxes.
   """
-  probabilities = jax.nn.softmax(teacher / temperature)
+  probabilities = jax.nn.softmax(teacher_logits / temperature)
   # Subtract before dividing: an entry that pads the vocabulary has the lowest
   # float32 as both logits, and their difference must be exactly 0.
-  mean_difference = (probabilities * ((teacher - student) / temperature)).sum(
-    -1
-  )
+  mean_difference = (
+    probabilities * ((teacher_logits - student_logits) / temperature)
+  ).sum(-1)
   log_sum_exp = functools.partial(jax.nn.logsumexp, axis=-1)
   return (
     mean_difference
-    + log_sum_exp(student / temperature)
-    - log_sum_exp(teacher / temperature)
+    + log_sum_exp(student_logits / temperature)
+    - log_sum_exp(teacher_logits / temperature)
   )
 
 
@@ -114,9 +114,13 @@ def kl_sum(
     temperature: the temperature of both softmaxes.
   """
 
-  def sum_chunk(student: Array, teacher: Array, weights: Array) -> Array:
+  def sum_chunk(
+    student_hidden: Array, teacher_hidden: Array, weights: Array
+  ) -> Array:
     divergences = kl_divergence(
-      decode_student(student), decode_teacher(teacher), temperature
+      decode_student(student_hidden),
+      decode_teacher(teacher_hidden),
+      temperature,
     )
     return (divergences * weights).sum()
 

@@ -46,7 +46,7 @@ MAX_LOGITS = 2**28
 
 
 def log_uniform_probability(
-  ids: Int[Array, "*n"], vocab_size: int
+  classes: Int[Array, "*n"], vocab_size: int
 ) -> Float[Array, "*n"]:
   """Returns the probability that one draw gives the class k.
 
@@ -54,10 +54,10 @@ def log_uniform_probability(
   frequent word is class 0 (tf.random.log_uniform_candidate_sampler).
 
   Args:
-    ids: the classes k.
+    classes: the classes k.
     vocab_size: V.
   """
-  return jnp.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
+  return jnp.log1p(1.0 / (classes + 1.0)) / math.log(vocab_size + 1.0)
 
 
 @functools.cache
@@ -131,16 +131,16 @@ def draw_classes(
 
 
 def log_expected_count(
-  ids: Int[Array, "*n"], num_tries: Float[Array, ""], vocab_size: int
+  classes: Int[Array, "*n"], num_tries: Float[Array, ""], vocab_size: int
 ) -> Float[Array, "*n"]:
   """Returns the log of each class's expected count among the candidates.
 
   Args:
-    ids: the classes.
+    classes: the classes.
     num_tries: the number of draws that `draw_classes` returns.
     vocab_size: the number of all classes.
   """
-  p = log_uniform_probability(ids, vocab_size)
+  p = log_uniform_probability(classes, vocab_size)
   return jnp.log(-jnp.expm1(num_tries * jnp.log1p(-p)))
 
 

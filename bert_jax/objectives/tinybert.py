@@ -41,18 +41,18 @@ MASKED_SCORE = -100.0
 
 
 def attention_scores(
-  weights: Params, x: Float[Array, "b l d"], dtype: jnp.dtype
+  attention_params: Params, x: Float[Array, "b l d"], dtype: jnp.dtype
 ) -> Float[Array, "b h l l"]:
   """Returns a layer's scaled float32 scores, before the mask and the softmax.
 
   Args:
-    weights: the parameters of the layer's attention.
+    attention_params: the parameters of the layer's attention.
     x: the layer's input.
     dtype: the dtype of the projections.
   """
   query, key = (
-    layers.product(x, weights[name]["kernel"], 1, dtype)
-    + weights[name]["bias"].astype(dtype)[None, None]
+    layers.product(x, attention_params[name]["kernel"], 1, dtype)
+    + attention_params[name]["bias"].astype(dtype)[None, None]
     for name in ("query", "key")
   )
   scores = primitives.float32_einsum("bqhk,bshk->bhqs", query, key)
@@ -62,10 +62,10 @@ def attention_scores(
 def attention_sum(
   student: tuple[Params, Float[Array, "n b l d"]],
   teacher: tuple[Params, Float[Array, "n b l w"]],
-  pairs: Bool[Array, "b 1 l l"],
+  counts_pair: Bool[Array, "b 1 l l"],
   dtypes: tuple[jnp.dtype, jnp.dtype],
 ) -> Float[Array, ""]:
-  """Sums squared differences of scores over layers, rows and `pairs`.
+  """Sums squared differences of scores over layers, rows and `counts_pair`.
 
   Heads are averaged. The scores of only one layer are in memory at once; the
   backward pass computes them again.
@@ -75,20 +75,20 @@ def attention_sum(
       inputs of the layers.
     teacher: the stacked attention parameters of the teacher's layers from which
       the student learns, and the inputs of these layers.
-    pairs: True where the scores of a query and a key count.
+    counts_pair: True where the scores of a query and a key count.
     dtypes: the dtypes of the student and of the teacher.
   """
 
   def add(total: Array, layer: Any) -> tuple[Array, None]:
     scores = [
-      attention_scores(weights, x, dtype)
-      for (weights, x), dtype in zip(layer, dtypes, strict=True)
+      attention_scores(attention_params, x, dtype)
+      for (attention_params, x), dtype in zip(layer, dtypes, strict=True)
     ]
     student_scores, teacher_scores = (
       jnp.where(x <= MASKED_SCORE, 0.0, x) for x in scores
     )
     squares = jnp.square(student_scores - teacher_scores)
-    counted_squares = jnp.where(pairs, squares, 0.0)
+    counted_squares = jnp.where(counts_pair, squares, 0.0)
     return total + counted_squares.sum() / student_scores.shape[1], None
 
   total, _ = jax.lax.scan(

@@ -36,8 +36,8 @@ TARGETS = ("teacher", "labels")
 
 
 def soft_losses(
-  student: Float[Array, "b n"],
-  teacher: Float[Array, "b n"],
+  student_logits: Float[Array, "b n"],
+  teacher_logits: Float[Array, "b n"],
   temperature: float = 1.0,
 ) -> Float[Array, "b"]:
   """Returns each row's soft cross-entropy minus the teacher's entropy, in nats.
@@ -49,21 +49,21 @@ def soft_losses(
   soft_cross_entropy).
 
   Args:
-    student: the student's logits.
-    teacher: the teacher's logits.
+    student_logits: the logits of the student.
+    teacher_logits: the logits of the teacher.
     temperature: the temperature of both softmaxes.
   """
   student_log, teacher_log = (
     jax.nn.log_softmax(x.astype(jnp.float32) / temperature)
-    for x in (student, teacher)
+    for x in (student_logits, teacher_logits)
   )
   return (jnp.exp(teacher_log) * (teacher_log - student_log)).sum(-1)
 
 
 def prediction_sum(
   kind: str,
-  student: Float[Array, "b n"],
-  teacher: Float[Array, "b n"],
+  student_logits: Float[Array, "b n"],
+  teacher_logits: Float[Array, "b n"],
   batch: Batch,
   targets: str = "teacher",
   temperature: float = 1.0,
@@ -72,17 +72,17 @@ def prediction_sum(
 
   Args:
     kind: the kind of the task, one of `KINDS`.
-    student: the student's logits; for a regression its predictions, n = 1.
-    teacher: the teacher's logits or predictions.
+    student_logits: the student's logits; for a regression, n = 1.
+    teacher_logits: the teacher's logits.
     batch: the batch; its padded rows do not count.
     targets: see `build`.
     temperature: the temperature of both softmaxes.
   """
   if kind == "classification":
-    losses = soft_losses(student, teacher, temperature)
+    losses = soft_losses(student_logits, teacher_logits, temperature)
   else:
-    values = batch["labels"] if targets == "labels" else teacher[:, 0]
-    losses = jnp.square(student[:, 0] - values)
+    values = batch["labels"] if targets == "labels" else teacher_logits[:, 0]
+    losses = jnp.square(student_logits[:, 0] - values)
   return jnp.where(_row_weights(batch, targets) > 0, losses, 0.0).sum()
 
 
@@ -107,8 +107,9 @@ def _check_options(
   check_choice("targets", targets, TARGETS)
   if targets == "labels" and kind != "regression":
     raise ValueError(
-      "objective.targets='labels' is for a regression; to learn the labels of"
-      " classes, use objective 'finetune'. Set objective.targets=teacher."
+      "objective.targets='labels' is only for a regression. Set"
+      " objective.targets=teacher, or train on the labels of classes with"
+      " objective 'finetune'."
     )
   check_temperature(temperature)
 
@@ -159,28 +160,31 @@ def build(
     ValueError: teacher and student do not fit, or an option is out of range.
   """
   _check_options(kind, stage, targets, temperature)
-  # The student's encoder, and then the teacher's.
-  encoders = teaching.make_encoders("tinybert_task", model, teacher)
+  student_encoder, teacher_encoder = teaching.make_encoders(
+    "tinybert_task", model, teacher
+  )
   if stage == "layers":
     coefficients = {
       "attention_loss": attention_weight,
       "hidden_loss": hidden_weight,
       "embedding_loss": embedding_weight,
     }
-    return _build_layer_stage(*encoders, maps, coefficients)
-  tinybert.check_vocabulary(*encoders)
-  student_model = _classifier(
-    encoders[0], model["family"], kind, len(labels), head_dropout
+    return _build_layer_stage(
+      student_encoder, teacher_encoder, maps, coefficients
+    )
+  tinybert.check_vocabulary(student_encoder, teacher_encoder)
+  student_model = _build_task_model(
+    student_encoder, model["family"], kind, len(labels), head_dropout
   )
-  teacher_model = _classifier(
-    encoders[1], teacher["family"], kind, len(labels), None
+  teacher_model = _build_task_model(
+    teacher_encoder, teacher["family"], kind, len(labels), None
   )
   return _build_prediction_stage(
     student_model, teacher_model, kind, targets, temperature
   )
 
 
-def _classifier(
+def _build_task_model(
   encoder: Encoder,
   family: str,
   kind: str,
@@ -194,13 +198,13 @@ def _classifier(
 
 
 def _build_layer_stage(
-  student: Encoder,
-  teacher: Encoder,
+  student_encoder: Encoder,
+  teacher_encoder: Encoder,
   maps: str,
   coefficients: dict[str, float],
 ) -> Objective:
   """Builds stage "layers"."""
-  module = tinybert.make_module(student, teacher, maps)
+  module = tinybert.make_module(student_encoder, teacher_encoder, maps)
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert_task", batch, finetune.KEYS)
@@ -214,7 +218,7 @@ def _build_layer_stage(
     rng: Array,
     train: bool,
   ) -> tuple[Sums, Carry]:
-    teacher_and_params = teacher, teacher_params["encoder"]
+    teacher_and_params = teacher_encoder, teacher_params["encoder"]
     sums = tinybert.layer_sums(
       (module, params), teacher_and_params, batch, rng, train
     )
@@ -225,23 +229,31 @@ def _build_layer_stage(
     divisors=tinybert.sum_divisors,
     loss=loss,
     coefficients=coefficients,
-    flops=functools.partial(tinybert.count_flops, student, teacher),
-    init_teacher=functools.partial(tinybert.init_teacher_encoder, teacher),
+    flops=functools.partial(
+      tinybert.count_flops, student_encoder, teacher_encoder
+    ),
+    init_teacher=functools.partial(
+      tinybert.init_teacher_encoder, teacher_encoder
+    ),
     is_pretrained=lambda path: path.startswith("encoder/"),
   )
 
 
 def _build_prediction_stage(
-  student: Any, teacher: Any, kind: str, targets: str, temperature: float
+  student_model: Any,
+  teacher_model: Any,
+  kind: str,
+  targets: str,
+  temperature: float,
 ) -> Objective:
   """Builds stage "prediction"."""
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert_task", batch, finetune.KEYS)
-    return student.init(rng, batch)["params"]
+    return student_model.init(rng, batch)["params"]
 
   def init_teacher(rng: Array, batch: Batch) -> Params:
-    return teacher.init(rng, batch)["params"]
+    return teacher_model.init(rng, batch)["params"]
 
   def divisors(batch: Batch) -> Sums:
     label_weight = batch["label_weights"].sum(dtype=jnp.float32)
@@ -262,9 +274,11 @@ def _build_prediction_stage(
     train: bool,
   ) -> tuple[Sums, Carry]:
     rngs = dropout_rngs(rng, train)
-    logits = student.apply({"params": params}, batch, train=train, rngs=rngs)
+    logits = student_model.apply(
+      {"params": params}, batch, train=train, rngs=rngs
+    )
     teacher_params = jax.lax.stop_gradient(teacher_params)
-    teacher_logits = teacher.apply({"params": teacher_params}, batch)
+    teacher_logits = teacher_model.apply({"params": teacher_params}, batch)
     sums = finetune.task_sums(
       kind, logits, batch["labels"], batch["label_weights"]
     )
@@ -274,12 +288,12 @@ def _build_prediction_stage(
     return sums | {"prediction_loss": total}, carry
 
   def predict(params: Params, batch: Batch) -> Array:
-    return student.apply({"params": params}, batch)
+    return student_model.apply({"params": params}, batch)
 
   def flops(batch: Batch) -> float:
     shape = batch["input_ids"].shape
-    student_flops = finetune.training_flops(student.encoder, shape, False)
-    teacher_flops = finetune.training_flops(teacher.encoder, shape, False)
+    student_flops = finetune.training_flops(student_model.encoder, shape, False)
+    teacher_flops = finetune.training_flops(teacher_model.encoder, shape, False)
     # A backward pass costs two forward passes, and the teacher has none.
     return student_flops + teacher_flops / 3
 

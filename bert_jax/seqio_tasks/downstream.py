@@ -24,14 +24,14 @@ from bert_jax.tasks import (
   task_inputs,
 )
 from bert_jax.tasks.encoded_rows import Rows, Task
-from bert_jax.tasks.published import TaskFiles
+from bert_jax.tasks.published import TaskFormat
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
 
 def register(
   name: str,
-  task: str | TaskFiles,
+  task: str | TaskFormat,
   inputs: Sequence[str],
   vocab: str,
   length: int | None = None,
@@ -51,16 +51,16 @@ def register(
     ValueError: the task is unknown. The first use of the task raises it too, if
       an input is wrong.
   """
-  task_files = task_inputs.find_task(task) if isinstance(task, str) else task
-  split_inputs = task_inputs.parse_inputs(task_files, inputs)
-  length = length or task_files.length
+  task_format = task_inputs.find_task(task) if isinstance(task, str) else task
+  split_inputs = task_inputs.parse_inputs(task_format, inputs)
+  length = length or task_format.length
   make_tokenizer = functools.cache(
     lambda: open_vocabulary.load(vocab, **options)
   )
 
   # Read all splits together, because the labels are collected from all splits.
   read_contents = functools.cache(
-    lambda: task_inputs.read(task_files, split_inputs)
+    lambda: task_inputs.read(task_format, split_inputs)
   )
 
   @functools.cache
@@ -71,13 +71,13 @@ def register(
       contents.splits[split],
       make_tokenizer(),
       length,
-      with_context=task_files.with_context,
+      with_context=task_format.with_context,
     )
     return contents.task, encoded.rows
 
   split_names = list(dict.fromkeys(source.split for source in split_inputs))
   return _register(
-    name, task_files.task, split_rows, split_names, length, make_tokenizer
+    name, task_format.task, split_rows, split_names, length, make_tokenizer
   )
 
 

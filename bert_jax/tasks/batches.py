@@ -205,7 +205,7 @@ class Batches:
       -1,
       first_rows[:, None] + np.arange(self._rows_per_entry),
     ).ravel()
-    batch = _lay_out(self._rows, row_indices, length, self._pad)
+    batch = _input_arrays(self._rows, row_indices, length, self._pad)
     if self._rows_per_entry > 1:
       shape = (host_size, self._rows_per_entry, length)
       batch = {name: x.reshape(shape) for name, x in batch.items()}
@@ -235,7 +235,7 @@ def mark_unanswerable(rows: Rows) -> np.ndarray:
   return (answer_window_counts[rows.example_indices] == 0).astype(np.float32)
 
 
-def _lay_out(
+def _input_arrays(
   rows: Rows, row_indices: np.ndarray, length: int, pad: int
 ) -> Batch:
   """Returns the arrays of a batch that a model reads.

@@ -44,7 +44,7 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
     ) from e
 
 
-def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
+def _label_marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
   """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 for None."""
   marks = np.zeros((len(labels), len(task.labels)), np.int32)
   for mark, names in zip(marks, labels, strict=True):
@@ -109,7 +109,7 @@ def _labels(task: Task, labels: Sequence[Any]) -> np.ndarray:
   if task.kind == "regression":
     return np.array([np.nan if x is None else x for x in labels], np.float32)
   if task.kind == "multi_label":
-    return _marks(task, labels)
+    return _label_marks(task, labels)
   return np.repeat(label_ids(task, labels), task.num_choices)
 
 

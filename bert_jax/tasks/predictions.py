@@ -236,32 +236,32 @@ class _Spans(NamedTuple):
   """Holds K possible answers to a question.
 
   Attributes:
-    begin: [K] the index of the first character in the context.
-    end: [K] the index of the character after the last one.
-    start_logit: [K] the logit of the start.
-    end_logit: [K] the logit of the end.
+    begins: [K] the index of the first character in the context.
+    ends: [K] the index of the character after the last one.
+    start_logits: [K] the logit of the start.
+    end_logits: [K] the logit of the end.
   """
 
-  begin: np.ndarray
-  end: np.ndarray
-  start_logit: np.ndarray
-  end_logit: np.ndarray
+  begins: np.ndarray
+  ends: np.ndarray
+  start_logits: np.ndarray
+  end_logits: np.ndarray
 
 
 class _Pairs(NamedTuple):
   """Holds K pairs of a start and an end in one window.
 
   Attributes:
-    start: [K] the column of the start.
-    end: [K] the column of the end.
-    start_logit: [K] the logit of the start.
-    end_logit: [K] the logit of the end.
+    starts: [K] the column of the start.
+    ends: [K] the column of the end.
+    start_logits: [K] the logit of the start.
+    end_logits: [K] the logit of the end.
   """
 
-  start: np.ndarray
-  end: np.ndarray
-  start_logit: np.ndarray
-  end_logit: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
+  start_logits: np.ndarray
+  end_logits: np.ndarray
 
 
 def answer_questions(
@@ -320,9 +320,9 @@ def answer_questions(
   return answers
 
 
-def is_beam(logits: np.ndarray) -> bool:
+def is_beam(row_logits: np.ndarray) -> bool:
   """Returns True if the logits of a row are the spans of a beam."""
-  return np.shape(logits)[1:] == (4,)
+  return np.shape(row_logits)[1:] == (4,)
 
 
 def _best_pairs(scores: np.ndarray, n_best: int) -> _Pairs:
@@ -378,15 +378,15 @@ def _legal_spans(
   for window_offsets, window_pairs, can_start, can_end in zip(
     offsets, pairs, start_masks, in_context, strict=True
   ):
-    num_pieces = window_pairs.end - window_pairs.start + 1
-    is_legal = can_start[window_pairs.start] & can_end[window_pairs.end]
+    num_pieces = window_pairs.ends - window_pairs.starts + 1
+    is_legal = can_start[window_pairs.starts] & can_end[window_pairs.ends]
     is_legal &= (num_pieces >= 1) & (num_pieces <= rules.max_length)
     spans_by_window.append(
       _Spans(
-        window_offsets[window_pairs.start[is_legal], 0],
-        window_offsets[window_pairs.end[is_legal], 1],
-        window_pairs.start_logit[is_legal],
-        window_pairs.end_logit[is_legal],
+        window_offsets[window_pairs.starts[is_legal], 0],
+        window_offsets[window_pairs.ends[is_legal], 1],
+        window_pairs.start_logits[is_legal],
+        window_pairs.end_logits[is_legal],
       )
     )
   return _Spans(*map(np.concatenate, zip(*spans_by_window, strict=True)))
@@ -433,7 +433,7 @@ def _answer(
   Returns:
     See `answer_questions`.
   """
-  scores = spans.start_logit + spans.end_logit
+  scores = spans.start_logits + spans.end_logits
   candidates: dict[str, tuple[float, float]] = {}
   starts: dict[str, int] = {}
   null_pair = None
@@ -443,14 +443,14 @@ def _answer(
   for k in np.argsort(-scores, kind="stable"):
     if len(candidates) >= rules.n_best:
       break
-    if null_pair and k == len(spans.begin):
+    if null_pair and k == len(spans.begins):
       candidates[""] = null_pair
       continue
-    text_with_spaces = context[spans.begin[k] : spans.end[k]]
+    text_with_spaces = context[spans.begins[k] : spans.ends[k]]
     text = text_with_spaces.strip()
     if text and text not in candidates:
-      starts[text] = int(spans.begin[k]) + text_with_spaces.index(text)
-      logits = float(spans.start_logit[k]), float(spans.end_logit[k])
+      starts[text] = int(spans.begins[k]) + text_with_spaces.index(text)
+      logits = float(spans.start_logits[k]), float(spans.end_logits[k])
       candidates[text] = logits
   if null_pair:
     candidates.setdefault("", null_pair)

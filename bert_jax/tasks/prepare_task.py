@@ -19,7 +19,7 @@ from bert_jax.tasks import (
 )
 from bert_jax.tasks.encode import EncodedExamples
 from bert_jax.tasks.encoded_rows import Examples, Task
-from bert_jax.tasks.published import TaskFiles
+from bert_jax.tasks.published import TaskFormat
 from bert_jax.text import open_vocabulary, token_files
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -77,7 +77,7 @@ def encode_examples(
 
 
 def prepare(
-  task_files: TaskFiles,
+  task_format: TaskFormat,
   inputs: Sequence[task_inputs.Input],
   vocab: str,
   output: str,
@@ -90,7 +90,7 @@ def prepare(
   """Writes a task folder, unless it exists already.
 
   Args:
-    task_files: the task, from `task_inputs.find_task`.
+    task_format: the task, from `task_inputs.find_task`.
     inputs: the files to read.
     vocab: the path of the vocabulary, see `open_vocabulary.load`.
     output: the path of the task folder.
@@ -114,7 +114,7 @@ def prepare(
   if add_tokens is not None:
     vocabulary, line = token_files.add_from_file(vocabulary, add_tokens)
     note(line)
-  length = length or task_files.length
+  length = length or task_format.length
   paths = [path for i in inputs for path in _input_files(i.path)]
   watch = files.FileWatch(
     path for path in paths if pathlib.Path(path).is_file()
@@ -122,7 +122,7 @@ def prepare(
   made_from: dict[str, Any] = dict(
     version=ENCODING_VERSION,
     # JSON has lists instead of tuples.
-    task=[list(x) if type(x) is tuple else x for x in task_files.task],
+    task=[list(x) if type(x) is tuple else x for x in task_format.task],
     length=length,
     stride=stride,
     max_question=max_question,
@@ -133,12 +133,12 @@ def prepare(
     made_from["added_tokens"] = [
       token.content for token in vocabulary.added_tokens
     ]
-  if task_files.columns is not None:
-    made_from["columns"] = task_files.columns
+  if task_format.columns is not None:
+    made_from["columns"] = task_format.columns
   if epath.Path(output).exists():
     return _read_same_meta(output, made_from)
   try:
-    contents = task_inputs.read(task_files, inputs)
+    contents = task_inputs.read(task_format, inputs)
   except ValueError:
     # If a program is still writing a file, report that: a part of a file often
     # has a wrong format.
@@ -153,7 +153,7 @@ def prepare(
       examples,
       vocabulary,
       length,
-      with_context=task_files.with_context,
+      with_context=task_format.with_context,
       stride=stride,
       max_question=max_question,
     )

@@ -22,7 +22,7 @@ Reader = Callable[[str, list[str] | None], Iterator[Record]]
 Parser = Callable[[Record, bool], Iterable[dict[str, Any]]]
 
 
-class TaskFiles(NamedTuple):
+class TaskFormat(NamedTuple):
   """Holds a task and the functions that read its files.
 
   Attributes:
@@ -110,21 +110,21 @@ def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
   return lambda path, skipped: read(path)
 
 
-def _glue_task(name: str) -> TaskFiles:
+def _glue_task(name: str) -> TaskFormat:
   labels, metrics, tfds_name = _GLUE[name]
   kind = "classification" if labels else "regression"
   task = Task(name, kind, labels, 1, metrics)
   read = functools.partial(glue.records, name)
-  return TaskFiles(task, read, _one_example(glue.parse, task), tfds_name)
+  return TaskFormat(task, read, _one_example(glue.parse, task), tfds_name)
 
 
-def _superglue_task(name: str) -> TaskFiles:
+def _superglue_task(name: str) -> TaskFormat:
   labels, metrics, length = _SUPERGLUE[name]
   kind, num_choices = "classification", 1
   if name == "copa":
     kind, num_choices = "choice", 2
   task = Task(name, kind, labels, num_choices, metrics)
-  return TaskFiles(
+  return TaskFormat(
     task,
     _without_skipping(functools.partial(superglue.records, name)),
     functools.partial(superglue.parse, task),
@@ -133,24 +133,24 @@ def _superglue_task(name: str) -> TaskFiles:
   )
 
 
-def _choice_task(name: str) -> TaskFiles:
+def _choice_task(name: str) -> TaskFormat:
   if name == "swag":
     task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
     parser = _one_example(choices.parse_swag, task)
-    return TaskFiles(task, _without_skipping(tables.records), parser, "", 128)
+    return TaskFormat(task, _without_skipping(tables.records), parser, "", 128)
   task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
   parser = _one_example(choices.parse_race, task)
-  return TaskFiles(
+  return TaskFormat(
     task, _without_skipping(choices.race_records), parser, "race/high", 512
   )
 
 
-def _tagging_task(name: str) -> TaskFiles:
+def _tagging_task(name: str) -> TaskFormat:
   labels = _iob2_tags(_ENTITY_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
   # CoNLL 2003 is the task of Devlin et al. 2018, section 5.3.
   is_conll2003 = name == "conll2003"
-  return TaskFiles(
+  return TaskFormat(
     task,
     _without_skipping(conll.published_records),
     _one_example(conll.parse, task),
@@ -160,16 +160,16 @@ def _tagging_task(name: str) -> TaskFiles:
   )
 
 
-def _squad_task(name: str) -> TaskFiles:
+def _squad_task(name: str) -> TaskFormat:
   task = Task(name, "span", (), 1, (name,))
   tfds_name = "squad/v2.0" if name == "squad2" else "squad/v1.1"
   parser = _one_example(squad.parse, task)
-  return TaskFiles(
+  return TaskFormat(
     task, _without_skipping(squad.records), parser, tfds_name, 384
   )
 
 
-TASKS: dict[str, TaskFiles] = {
+TASKS: dict[str, TaskFormat] = {
   **{name: _glue_task(name) for name in _GLUE},
   **{name: _superglue_task(name) for name in _SUPERGLUE},
   **{name: _choice_task(name) for name in ("swag", "race")},

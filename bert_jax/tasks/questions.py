@@ -59,7 +59,9 @@ def encode_context(vocabulary: Vocabulary, context: str) -> Context:
   )
 
 
-def answer_pieces(context: Context, begin: int, end: int) -> tuple[int, int]:
+def pieces_of_characters(
+  context: Context, begin: int, end: int
+) -> tuple[int, int]:
   """Returns the indices of the first and last piece in characters [begin, end).
 
   A piece counts if it overlaps these characters. If no piece does, the result
@@ -180,14 +182,14 @@ def _find_answer(
     return None, "answers that are not at their offset, not trained on"
   answer = example["answers"][0]
   begin = answer["answer_start"]
-  tokens = answer_pieces(context, begin, begin + len(answer["text"]))
+  tokens = pieces_of_characters(context, begin, begin + len(answer["text"]))
   if tokens[0] < 0:
     return None, "answers that no piece holds, not trained on"
   return tokens, ""
 
 
 def _answer_columns(
-  answer: tuple[int, ...] | None, begin: int, end: int, column: int
+  answer: tuple[int, ...] | None, begin: int, end: int, first_column: int
 ) -> tuple[int, int]:
   """Returns the columns of the answer's first and last piece in a row.
 
@@ -198,10 +200,10 @@ def _answer_columns(
     answer: see `_find_answer`.
     begin: the first piece of the context in the row.
     end: the piece after the last one in the row.
-    column: the column of piece `begin`.
+    first_column: the column of piece `begin`.
   """
   if answer is None:
     return -1, -1
   if not answer or answer[0] < begin or answer[1] >= end:
     return 0, 0
-  return column + answer[0] - begin, column + answer[1] - begin
+  return first_column + answer[0] - begin, first_column + answer[1] - begin

@@ -79,21 +79,23 @@ def best_scores(
 
 
 def squad(
-  texts: Sequence[str], golds: Sequence[Sequence[str]]
+  predictions: Sequence[str], golds: Sequence[Sequence[str]]
 ) -> dict[str, float]:
   """Returns SQuAD 1.1's `exact_match` and `f1` of all questions, in percent.
 
   Args:
-    texts: the predicted answer to each question.
+    predictions: the predicted answer to each question.
     golds: the true answers to each question.
   """
-  pairs = [best_scores(t, g, "1.1") for t, g in zip(texts, golds, strict=True)]
+  pairs = [
+    best_scores(t, g, "1.1") for t, g in zip(predictions, golds, strict=True)
+  ]
   em, f = np.mean(pairs, 0) * 100.0
   return {"exact_match": float(em), "f1": float(f)}
 
 
 def squad2(
-  texts: Sequence[str],
+  predictions: Sequence[str],
   golds: Sequence[Sequence[str]],
   null_odds: Sequence[float] | None = None,
   threshold: float = 1.0,
@@ -102,11 +104,11 @@ def squad2(
   """Returns SQuAD 2.0's scores under their official names, in percent.
 
   Args:
-    texts: the predicted answer to each question, "" for no answer.
+    predictions: the predicted answer to each question, "" for no answer.
     golds: the true answers to each question, [] if it has no answer.
     null_odds: for each question, the score of "no answer" minus the score of
-      the answer, or a probability of "no answer"; None takes `texts` as they
-      are.
+      the answer, or a probability of "no answer"; None takes `predictions` as
+      they are.
     threshold: if the odds of a question are larger, its prediction counts as
       "no answer".
     search: how the best threshold is found. "reachable" finds a threshold that
@@ -121,7 +123,7 @@ def squad2(
     `best_f1`, with their thresholds `best_exact_thresh` and `best_f1_thresh`.
   """
   raw_scores = np.array(
-    [best_scores(t, g) for t, g in zip(texts, golds, strict=True)]
+    [best_scores(t, g) for t, g in zip(predictions, golds, strict=True)]
   )
   is_answerable = np.array([len(g) > 0 for g in golds])
   scores = raw_scores
@@ -133,7 +135,7 @@ def squad2(
     if mask.any():
       means |= _means(scores[mask], prefix)
   if null_odds is not None:
-    is_empty = np.array([not t for t in texts])
+    is_empty = np.array([not t for t in predictions])
     for column, name in enumerate(("best_exact", "best_f1")):
       score, best_threshold = _best_threshold(
         raw_scores[:, column], null_odds, is_answerable, is_empty, search
@@ -155,7 +157,7 @@ def _means(scores: np.ndarray, prefix: str) -> dict[str, float]:
 def _best_threshold(
   scores: np.ndarray,
   null_odds: Sequence[float],
-  answerable: np.ndarray,
+  is_answerable: np.ndarray,
   is_empty: np.ndarray,
   search: str,
 ) -> tuple[float, float]:
@@ -164,7 +166,7 @@ def _best_threshold(
   Args:
     scores: [N] the score of each predicted answer.
     null_odds: [N], see `squad2`.
-    answerable: [N] True if the question has an answer.
+    is_answerable: [N] True if the question has an answer.
     is_empty: [N] True if the predicted answer is "".
     search: one of `SEARCHES`.
 
@@ -181,9 +183,9 @@ def _best_threshold(
     # An answer without words, such as "the" or ".", is correct if the question
     # has no answer.
     unanswerable_gains = scores - 1.0
-  gains = np.where(answerable, scores, unanswerable_gains)
+  gains = np.where(is_answerable, scores, unanswerable_gains)
   order = np.argsort(odds, kind="stable")
-  null_total = float((~answerable).sum())
+  null_total = float((~is_answerable).sum())
   totals = null_total + np.cumsum(gains[order])
   null_threshold = 0.0  # The threshold that answers no question.
   if search == "reachable":

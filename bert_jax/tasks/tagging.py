@@ -103,8 +103,8 @@ class _FlatWords:
 
   Attributes:
     ids: int32 [T], the ids of the pieces.
-    word_of_piece: int64 [T], the word's index for the first piece of a word, -1
-      for every other piece.
+    word_of_first_piece: int64 [T], the word's index for the first piece of a
+      word, -1 for every other piece.
     word_bounds: int64 [W + 1]. Word w has the pieces [word_bounds[w],
       word_bounds[w + 1]).
     tags: int32 [W], the ids of the tags.
@@ -133,9 +133,11 @@ class _FlatWords:
     self.word_bounds = np.cumsum(
       np.concatenate([[0], piece_counts]), dtype=np.int64
     )
-    self.word_of_piece = np.full(len(ids), -1, np.int64)
+    self.word_of_first_piece = np.full(len(ids), -1, np.int64)
     words_with_pieces = np.flatnonzero(piece_counts)
-    self.word_of_piece[self.word_bounds[words_with_pieces]] = words_with_pieces
+    self.word_of_first_piece[self.word_bounds[words_with_pieces]] = (
+      words_with_pieces
+    )
     self.index_in_example = np.arange(len(tags)) - first_words[sentence_indices]
 
 
@@ -143,14 +145,14 @@ class _Window(NamedTuple):
   """Says which pieces a row has, and which pieces may have labels.
 
   Attributes:
-    example: the index of the example.
+    example_index: the index of the example.
     begin: the first piece.
     end: the piece after the last one.
     label_begin: the first piece that may have a label.
     label_end: the piece after the last one that may have a label.
   """
 
-  example: int
+  example_index: int
   begin: int
   end: int
   label_begin: int
@@ -180,16 +182,19 @@ def _document_bounds(
 
 
 def _widen(
-  begin: int, end: int, first: int, limit: int, capacity: int
+  begin: int, end: int, document_begin: int, document_end: int, capacity: int
 ) -> tuple[int, int]:
   """Widens [begin, end) to at most `capacity` pieces, equally on both sides.
 
-  The result stays in the document's pieces [first, limit). If one side has too
-  few pieces, the opposite side gets more.
+  The result stays in the document's pieces. If one side has too few pieces, the
+  opposite side gets more.
   """
   num_spare = capacity - (end - begin)
-  num_added = min(begin - first, max(num_spare // 2, num_spare - (limit - end)))
-  return begin - num_added, min(limit, end + num_spare - num_added)
+  num_added = min(
+    begin - document_begin,
+    max(num_spare // 2, num_spare - (document_end - end)),
+  )
+  return begin - num_added, min(document_end, end + num_spare - num_added)
 
 
 def _build_rows(
@@ -213,7 +218,7 @@ def _build_rows(
     pieces = slice(window.label_begin, window.label_end)
     shift = len(prefix) - begin
     columns = slice(shift + pieces.start, shift + pieces.stop)
-    word_of_token[columns] = flat.word_of_piece[pieces]
+    word_of_token[columns] = flat.word_of_first_piece[pieces]
     word_arrays.append(word_of_token)
     sizes.append(len(word_of_token))
   all_words = np.concatenate(word_arrays)
@@ -226,7 +231,7 @@ def _build_rows(
     np.concatenate(id_arrays),
     np.cumsum(sizes, dtype=np.int64),
     np.array(sizes[1:], np.int32),
-    np.array([window.example for window in windows], np.int64),
+    np.array([window.example_index for window in windows], np.int64),
     labels,
     offsets,
   )

@@ -9,7 +9,7 @@ from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
-from bert_jax.tasks.published import TASKS, TaskFiles
+from bert_jax.tasks.published import TASKS, TaskFormat
 
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Kinds whose examples have several labels -> the field with these labels.
@@ -49,7 +49,7 @@ def find_task(
   kind: str | None = None,
   columns: str | None = None,
   labels: Sequence[str] = (),
-) -> TaskFiles:
+) -> TaskFormat:
   """Finds a published task, or describes a custom task.
 
   The task is custom if `columns` or `kind` is not None.
@@ -109,10 +109,10 @@ def _label_names(
   return tuple(labels or columns)
 
 
-def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFiles:
+def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFormat:
   """Returns a custom task with the functions that read its files."""
   parse = functools.partial(custom.parse, task, custom_columns)
-  return TaskFiles(
+  return TaskFormat(
     task,
     lambda path, skipped: custom.records(path, task.kind, custom_columns),
     lambda record, needs_label: [parse(record, needs_label)],
@@ -121,11 +121,11 @@ def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFiles:
   )
 
 
-def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
+def parse_inputs(task_format: TaskFormat, texts: Iterable[str]) -> list[Input]:
   """Parses the values of --input.
 
   Args:
-    task_files: the task.
+    task_format: the task.
     texts: each is `SPLIT=PATH`. For a published task, a text may also be
       `tfds`, which means all splits of its data set.
 
@@ -135,15 +135,15 @@ def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
   inputs = []
   for text in texts:
     split, equal, path = text.partition("=")
-    if text == tfds.TFDS and task_files.tfds_name:
-      names = tfds.splits(task_files.tfds_name)
+    if text == tfds.TFDS and task_format.tfds_name:
+      names = tfds.splits(task_format.tfds_name)
       inputs += [
-        Input(s, f"{tfds.PREFIX}{task_files.tfds_name}:{s}") for s in names
+        Input(s, f"{tfds.PREFIX}{task_format.tfds_name}:{s}") for s in names
       ]
     elif not equal or not _SPLIT_NAME.fullmatch(split) or not path:
       raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
-        + (", or tfds." if task_files.tfds_name else ".")
+        + (", or tfds." if task_format.tfds_name else ".")
       )
     else:
       inputs.append(Input(split, path))
@@ -155,7 +155,7 @@ def needs_labels(split: str) -> bool:
   return split.startswith(("train", "validation", "dev"))
 
 
-def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
+def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
   """Reads all inputs. The examples of a split are in the order of its inputs.
 
   Raises:
@@ -165,16 +165,16 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
   skipped: list[str] = []
   # Split -> the record of each example, without fields.
   records: dict[str, list[Record]] = {}
-  task = task_files.task
+  task = task_format.task
   for split, path in inputs:
     count_before = len(splits.setdefault(split, []))
     needs_label = needs_labels(split)
     # No line of a test set may be skipped, because its predictions are matched
     # to lines by their order.
     for record in _read_records(
-      task_files, path, skipped if needs_label else None
+      task_format, path, skipped if needs_label else None
     ):
-      for example in task_files.parse_record(record, needs_label):
+      for example in task_format.parse_record(record, needs_label):
         splits[split].append(example)
         # Do not keep the fields, because the example has the texts already.
         records.setdefault(split, []).append(record._replace(fields={}))
@@ -182,7 +182,7 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
       raise UserError(f"{path} has no examples.")
   notes: list[str] = []
   if task.kind == "multi_label":
-    task = _name_labels(task_files, splits, records, notes)
+    task = _name_labels(task_format, splits, records, notes)
   if not task.labels and task.kind in ("classification", *_LIST_FIELDS):
     labels = _training_labels(task, splits, records)
     metrics = custom.metrics_of(task.kind, labels)
@@ -195,16 +195,16 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
 
 
 def _read_records(
-  task_files: TaskFiles, path: str, skipped: list[str] | None
+  task_format: TaskFormat, path: str, skipped: list[str] | None
 ) -> Iterable[Record]:
-  """Reads the records of an input; see `TaskFiles.read_records`."""
+  """Reads the records of an input; see `TaskFormat.read_records`."""
   if path.startswith(tfds.PREFIX):
-    return tfds.records(path, task_files.task.labels)
-  return task_files.read_records(path, skipped)
+    return tfds.records(path, task_format.task.labels)
+  return task_format.read_records(path, skipped)
 
 
 def _name_labels(
-  task_files: TaskFiles,
+  task_format: TaskFormat,
   splits: Mapping[str, Examples],
   records: Mapping[str, list[Record]],
   notes: list[str],
@@ -212,7 +212,7 @@ def _name_labels(
   """Replaces the lists of labels in examples by lists of names, in place.
 
   Args:
-    task_files: the task and its columns.
+    task_format: the task and its columns.
     splits: split -> examples.
     records: split -> the record of each example, for messages.
     notes: sentences that say how the lists were read are appended to it.
@@ -223,8 +223,8 @@ def _name_labels(
   Raises:
     ValueError: a list has neither names nor one number for each label.
   """
-  task = task_files.task
-  if custom.LABEL_COLUMNS in (task_files.columns or {}):
+  task = task_format.task
+  if custom.LABEL_COLUMNS in (task_format.columns or {}):
     return task
   labelled_examples = [
     (example, needs_labels(split), record.location)

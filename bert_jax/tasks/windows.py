@@ -13,16 +13,16 @@ Ids = np.ndarray
 
 
 def window_bounds(
-  count: int, capacity: int, stride: int, last_is_full: bool = False
+  num_tokens: int, capacity: int, stride: int, last_is_full: bool = False
 ) -> list[tuple[int, int]]:
-  """Returns windows [begin, end) over `count` tokens, without gaps.
+  """Returns windows [begin, end) over `num_tokens` tokens, without gaps.
 
   Each window begins `stride` tokens after the window before it (see
   `last_is_full` for the last one). The last window holds the last token. A text
   without tokens has one empty window.
 
   Args:
-    count: the number of tokens.
+    num_tokens: the number of tokens.
     capacity: the largest number of tokens in a window.
     stride: the number of tokens from the beginning of a window to the beginning
       of the next window. If it is above `capacity`, `capacity` is used, because
@@ -39,14 +39,16 @@ def window_bounds(
       " both numbers must be positive."
     )
   stride = min(stride, capacity)
-  steps = max(0, -(-(count - capacity) // stride))
+  steps = max(0, -(-(num_tokens - capacity) // stride))
   starts = [i * stride for i in range(steps + 1)]
   if last_is_full:
-    starts[-1] = max(count - capacity, 0)
-  return [(start, min(start + capacity, count)) for start in starts]
+    starts[-1] = max(num_tokens - capacity, 0)
+  return [(start, min(start + capacity, num_tokens)) for start in starts]
 
 
-def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+def best_windows(
+  num_tokens: int, windows: Sequence[tuple[int, int]]
+) -> np.ndarray:
   """Finds the window in which each token has the most context.
 
   The context of a token is the number of tokens on its left or on its right in
@@ -55,15 +57,15 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   `_check_is_max_context` of google-research/bert run_squad.py.
 
   Args:
-    count: the number of tokens.
-    spans: the windows [begin, end).
+    num_tokens: the number of tokens.
+    windows: the windows [begin, end).
 
   Returns:
-    int64 [count], the index of the window for each token.
+    int64 [num_tokens], the index of the window for each token.
   """
-  best_window = np.zeros(count, np.int64)
-  most_context = np.full(count, -1, np.float64)
-  for window_index, (begin, end) in enumerate(spans):
+  best_window = np.zeros(num_tokens, np.int64)
+  most_context = np.full(num_tokens, -1, np.float64)
+  for window_index, (begin, end) in enumerate(windows):
     columns = np.arange(end - begin)
     context = np.minimum(columns, columns[::-1]) + 0.01 * (end - begin)
     is_better = context > most_context[begin:end]

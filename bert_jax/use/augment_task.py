@@ -13,7 +13,7 @@ from bert_jax import files
 from bert_jax.messages import UserError
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
-from bert_jax.tasks.published import TaskFiles
+from bert_jax.tasks.published import TaskFormat
 from bert_jax.use import augmentation, predict, text_inputs, word_vectors
 from bert_jax.use.augmentation import Example, Options
 
@@ -70,10 +70,10 @@ def augment(
     UserError: an argument or a line of the file is wrong. Nothing is written.
   """
   _check_arguments(source, target, options)
-  task_files, column_names = task_and_columns(task, kind, columns)
+  task_format, column_names = task_and_columns(task, kind, columns)
   skipped_lines: list[str] = []
   # Read the whole file before the model runs, to report a bad line early.
-  num_read = sum(1 for _ in _read_examples(task_files, source, skipped_lines))
+  num_read = sum(1 for _ in _read_examples(task_format, source, skipped_lines))
   if not num_read:
     raise UserError(f"{source} has no examples; give a file of the task.")
   glove = word_vectors.read(vectors) if vectors else None
@@ -81,7 +81,7 @@ def augment(
     model_path, batch_size, options.num_candidates, dtype, family
   )
   num_written = 0
-  examples = _read_examples(task_files, source, [])
+  examples = _read_examples(task_format, source, [])
   with (
     files.atomic_file(target) as partial_path,
     pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
@@ -109,7 +109,7 @@ def _check_arguments(source: str, target: str, options: Options) -> None:
 
 def task_and_columns(
   name: str, kind: str | None, columns: str | None
-) -> tuple[TaskFiles, list[str]]:
+) -> tuple[TaskFormat, list[str]]:
   """Returns a task with one or two texts, and the names of its columns.
 
   Args:
@@ -120,7 +120,7 @@ def task_and_columns(
   Raises:
     UserError: no task has this name, or its examples are not one or two texts.
   """
-  task_files = task_inputs.find_task(name, kind, columns)
+  task_format = task_inputs.find_task(name, kind, columns)
   if columns is None:
     if name not in glue.TEXT_COLUMNS:
       raise UserError(
@@ -128,27 +128,27 @@ def task_and_columns(
         f" {', '.join(glue.TEXT_COLUMNS)}, or give the columns of your own task"
         " with one or two texts."
       )
-    return task_files, [*glue.TEXT_COLUMNS[name], "label"]
-  name_by_role = custom.parse_columns(columns, task_files.task.kind)
+    return task_format, [*glue.TEXT_COLUMNS[name], "label"]
+  name_by_role = custom.parse_columns(columns, task_format.task.kind)
   text_columns = [
     name_by_role[role] for role in ("text", "pair") if role in name_by_role
   ]
   label_columns = name_by_role.get(custom.LABEL_COLUMNS)
-  return task_files, [
+  return task_format, [
     *text_columns,
     *(label_columns or [name_by_role.get("label", "label")]),
   ]
 
 
 def _read_examples(
-  task_files: TaskFiles, path: str, skipped_lines: list[str]
+  task_format: TaskFormat, path: str, skipped_lines: list[str]
 ) -> Iterator[Example]:
   """Yields the examples of a file; adds lines without columns to a list."""
-  for record in task_files.read_records(path, skipped_lines):
-    for example in task_files.parse_record(record, True):
+  for record in task_format.read_records(path, skipped_lines):
+    for example in task_format.parse_record(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
-      label_columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)
+      label_columns = (task_format.columns or {}).get(custom.LABEL_COLUMNS)
       if label_columns:
         cells = (str(int(name in example["label"])) for name in label_columns)
         yield Example(texts, "\t".join(cells))

@@ -7,7 +7,7 @@ from typing import Any
 from bert_jax.messages import UserError, note
 from bert_jax.tasks import bucket_lengths, prepare_task
 from bert_jax.tasks.files.tables import Record
-from bert_jax.tasks.published import TaskFiles
+from bert_jax.tasks.published import TaskFormat
 from bert_jax.use import labelled, trained
 from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
@@ -146,7 +146,7 @@ def _split_rows(
 
 
 def _say_task(
-  task: TaskFiles, splits: dict[str, list[Record]], held_out_note: str
+  task: TaskFormat, splits: dict[str, list[Record]], held_out_note: str
 ) -> None:
   """Prints what a run learns, because much of it may come from the data."""
   kind, labels = task.task.kind, task.task.labels
@@ -161,7 +161,7 @@ def _say_task(
 
 def _prepare_task(
   model: Model,
-  task: TaskFiles,
+  task: TaskFormat,
   inputs: list[labelled.Input],
   length: int | None,
   folder: str,

@@ -13,7 +13,7 @@ from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, label_fields, tables
 from bert_jax.tasks.files.tables import Record
-from bert_jax.tasks.published import TASKS, TaskFiles
+from bert_jax.tasks.published import TASKS, TaskFormat
 from bert_jax.tasks.task_inputs import Input
 from bert_jax.use import results
 
@@ -309,7 +309,7 @@ def _check_column(name: str, names: Sequence[str], remedy: str) -> None:
 
 def make_task(
   columns: Columns, splits: Mapping[str, Sequence[Record]]
-) -> tuple[TaskFiles, list[Input]]:
+) -> tuple[TaskFormat, list[Input]]:
   """Returns a task and its inputs for `prepare_task.prepare`.
 
   The inputs are in memory. The name of an input has a digest of its rows, so
@@ -340,14 +340,14 @@ def make_task(
       for rows in rows_by_split.values()
       for row in rows
     )
-    task_files = TASKS["squad2" if has_unanswered else "squad"]
+    task_format = TASKS["squad2" if has_unanswered else "squad"]
   else:
     labels = _find_label_names(columns.kind, rows_by_split)
     columns_text = ",".join(f"{role}={role}" for role in columns.name_by_role)
-    task_files = task_inputs.find_task(
+    task_format = task_inputs.find_task(
       "own", columns.kind, columns_text, labels
     )
-  task_in_memory = task_files._replace(
+  task_in_memory = task_format._replace(
     read_records=lambda path, skipped: iter(records_by_path[path])
   )
   return task_in_memory, inputs

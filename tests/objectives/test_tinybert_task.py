@@ -239,7 +239,7 @@ def test_padding_enters_no_loss(batch, models, layer_stage_params, stage):
     ),
     (dict(stage="both"), "stage='both' .* layers, prediction"),
     (dict(kind="tagging"), "kind='tagging' .* classification, regression"),
-    (dict(targets="labels"), "targets='labels' is for a regression"),
+    (dict(targets="labels"), "targets='labels' is only for a regression"),
     (dict(temperature=0.0), "temperature=0.0"),
     (dict(maps="three"), "'three' is not one of shared, two"),
     (

@@ -36,7 +36,7 @@ CONTENTS_BY_TASK = {
 
 
 @pytest.mark.parametrize("name", CONTENTS_BY_TASK)
-def test_a_task_gives_the_rows_of_training(tmp_path, name):
+def test_seqio_task_gives_the_same_rows_as_batches(tmp_path, name):
   # Through seqio, a task must give the rows that training reads (`expected`).
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
   path = files.write_text(tmp_path / f"a.{ending}", CONTENTS_BY_TASK[name])

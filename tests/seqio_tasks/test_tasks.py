@@ -85,7 +85,7 @@ def assert_equal_batches(a, b):
     assert a[key].dtype == b[key].dtype
 
 
-def sorted_rows_as_bytes(batch):
+def sorted_batch_rows_as_bytes(batch):
   """Returns the rows of a batch as bytes, sorted to compare them as sets."""
   keys = sorted(batch)
   count = len(batch[keys[0]])
@@ -241,8 +241,8 @@ def test_each_epoch_of_a_prepared_task_has_new_masks(data_folder):
   assert opened.position() | {"first": count, "epoch": 1} == opened.position()
   two_epochs = read_rows("p", "train", num_epochs=2)
   assert_equal_batches({k: v[:count] for k, v in two_epochs.items()}, one_epoch)
-  assert not set(sorted_rows_as_bytes(one_epoch)) & set(
-    sorted_rows_as_bytes({k: v[count:] for k, v in two_epochs.items()})
+  assert not set(sorted_batch_rows_as_bytes(one_epoch)) & set(
+    sorted_batch_rows_as_bytes({k: v[count:] for k, v in two_epochs.items()})
   )
   heldout = read_rows("p", "validation")
   assert len(heldout["input_ids"]) == task.num_input_examples("validation")
@@ -267,7 +267,9 @@ def test_each_row_is_in_one_shard(data_folder, text_folder, source_type, split):
   sizes = [len(shard["input_ids"]) for shard in shards]
   assert max(sizes) - min(sizes) <= 1
   joined_shards = {k: np.concatenate([p[k] for p in shards]) for k in all_rows}
-  assert sorted_rows_as_bytes(joined_shards) == sorted_rows_as_bytes(all_rows)
+  assert sorted_batch_rows_as_bytes(
+    joined_shards
+  ) == sorted_batch_rows_as_bytes(all_rows)
 
 
 def test_other_lengths_shapes_and_types_are_refused(data_folder):
@@ -298,8 +300,8 @@ def test_a_text_task_gives_the_rows_of_training(text_folder):
   assert 300 < count < 900
   # The two epochs have no row in common, because their masks differ.
   second_epoch = {k: v[count : 2 * count] for k, v in task_rows.items()}
-  assert not set(sorted_rows_as_bytes(epoch)) & set(
-    sorted_rows_as_bytes(second_epoch)
+  assert not set(sorted_batch_rows_as_bytes(epoch)) & set(
+    sorted_batch_rows_as_bytes(second_epoch)
   )
 
 
@@ -419,12 +421,16 @@ def test_seqio_and_training_mix_the_same_rows(data_folder, tmp_path):
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
   mixture_rows = read_rows("both", "train", 1000, seed=1, num_epochs=None)
   rows_of_p = set(
-    sorted_rows_as_bytes(read_rows("p", "train", 1000, seed=1, num_epochs=None))
+    sorted_batch_rows_as_bytes(
+      read_rows("p", "train", 1000, seed=1, num_epochs=None)
+    )
   )
   rows_of_q = set(
-    sorted_rows_as_bytes(read_rows("q", "train", 1000, seed=1, num_epochs=None))
+    sorted_batch_rows_as_bytes(
+      read_rows("q", "train", 1000, seed=1, num_epochs=None)
+    )
   )
-  sorted_mixed = sorted_rows_as_bytes(mixture_rows)
+  sorted_mixed = sorted_batch_rows_as_bytes(mixture_rows)
   assert all(row in rows_of_p or row in rows_of_q for row in sorted_mixed)
   assert 650 < sum(row in rows_of_p for row in sorted_mixed) < 850
   path = f"{data_folder}=3,{other_folder}=1"

@@ -329,10 +329,10 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     predicted = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.score_names(task) == ["accuracy", "examples"]
-  task_files = task_inputs.find_task(
+  task_format = task_inputs.find_task(
     "mine", "tagging", None, [str(n) for n in names]
   )
-  assert task_files.task.metrics == (metric,)
+  assert task_format.task.metrics == (metric,)
 
 
 @pytest.mark.parametrize(

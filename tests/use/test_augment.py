@@ -254,13 +254,13 @@ def test_the_output_is_a_file_of_the_task(input_folder, capsys):
 
 @pytest.mark.parametrize("task", glue.TEXT_COLUMNS)
 def test_every_task_reads_its_output_columns(tmp_path, task):
-  task_files, columns = augment_task.task_and_columns(task, None, None)
-  label = (task_files.task.labels or ("2.5",))[-1]
+  task_format, columns = augment_task.task_and_columns(task, None, None)
+  label = (task_format.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(columns) - 1)]
   lines = ["\t".join(columns), "\t".join([*texts, label])]
   (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
   (example,) = task_inputs.read(
-    task_files, [task_inputs.Input("train", str(tmp_path / "a.tsv"))]
+    task_format, [task_inputs.Input("train", str(tmp_path / "a.tsv"))]
   ).splits["train"]
   assert (example["texts"], str(example["label"])) == (texts, label)
 

@@ -129,30 +129,31 @@ def _check_commas(path: str, cells: list[str], location: str) -> None:
 
 
 def _column_indices(
-  columns: int, word_column: int, tag_column: int, location: str
+  num_columns: int, word_column: int, tag_column: int, location: str
 ) -> list[int]:
   """Returns the index of the column of words, and of tags if there is one.
 
   Args:
-    columns: the number of columns.
+    num_columns: the number of columns.
     word_column: see `records`.
     tag_column: see `records`.
     location: FILE:LINE, for messages.
   """
-  if columns == 1:
+  if num_columns == 1:
     return [0]
   for role, number in (("words", word_column), ("tags", tag_column)):
-    if not 1 <= abs(number) <= columns:
+    if not 1 <= abs(number) <= num_columns:
       raise UserError(
-        f"{location} has no column {number} for the {role}; it has {columns}"
-        " columns."
+        f"{location} has no column {number} for the {role}; it has"
+        f" {num_columns} columns."
       )
   indices = [
-    (number - (number > 0)) % columns for number in (word_column, tag_column)
+    (number - (number > 0)) % num_columns
+    for number in (word_column, tag_column)
   ]
   if indices[0] == indices[1]:
     raise UserError(
-      f"{location}: with {columns} columns, column {word_column} and column"
+      f"{location}: with {num_columns} columns, column {word_column} and column"
       f" {tag_column} are the same; words and tags need one each."
     )
   return indices

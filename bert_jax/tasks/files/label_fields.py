@@ -306,13 +306,14 @@ def are_marks(values: Iterable[Any]) -> bool:
 
 
 def labels_if_marks(
-  lists: Sequence[tuple[list[Any] | None, bool]], labels: Sequence[str]
+  lists_and_needs: Sequence[tuple[list[Any] | None, bool]],
+  labels: Sequence[str],
 ) -> tuple[str, ...] | None:
   """Returns the labels if all lists are numbers; None if they are names.
 
   Args:
-    lists: every list of the task, each with True if its line must have labels.
-      An empty list is ignored where labels are optional.
+    lists_and_needs: every list of the task, and True if its line must have
+      labels. An empty list is ignored where labels are optional.
     labels: the labels that the user gave, or () if they come from the data.
 
   Returns:
@@ -320,7 +321,7 @@ def labels_if_marks(
   """
   filled_lists = [
     values
-    for values, needs_label in lists
+    for values, needs_label in lists_and_needs
     if values or (needs_label and values == [])
   ]
   sizes = {len(values) for values in filled_lists}
