@@ -10,12 +10,16 @@ import contextvars
 import difflib
 import functools
 import importlib
+import math
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # A message lists all known names if their count is at most this number.
 _MAX_NAMES = 12
@@ -41,9 +45,36 @@ class OutOfMemory(MemoryError):
   """
 
 
+class _Silence:
+  """Holds what a `Watch` must know about the lines of this process.
+
+  Attributes:
+    last_line_time: when `note` or `say` last printed, in `time.monotonic()`.
+    num_progresses: the number of `Progress` blocks that print at the moment.
+    watches: the open `Watch` blocks. Only the last one prints.
+    lock: held while a watch decides whether to print.
+  """
+
+  def __init__(self) -> None:
+    """Begins without a line."""
+    self.last_line_time = -math.inf
+    self.num_progresses = 0
+    self.watches: list[Watch] = []
+    self.lock = threading.Lock()
+
+
+_silence = _Silence()
+
+
+def count_as_line() -> None:
+  """Tells each `Watch` that the user has just seen a sign of progress."""
+  _silence.last_line_time = time.monotonic()
+
+
 def note(line: str) -> None:
   """Prints a line on stderr, because stdout may carry a command's output."""
   print(line, file=sys.stderr, flush=True)
+  count_as_line()
 
 
 # The function that gets the lines of `say`; None for stdout. A new thread
@@ -60,6 +91,7 @@ def say(line: str) -> None:
     print(line, flush=True)
   else:
     listener(line)
+  count_as_line()
 
 
 @contextlib.contextmanager
@@ -142,6 +174,9 @@ class Progress:
     """Ends the thread; after printed lines and no error, prints a last line."""
     self._stop_event.set()
     self._thread.join()
+    if self._has_printed:
+      with _silence.lock:
+        _silence.num_progresses -= 1
     if self._has_printed and error is None:
       self._write(f"{self._action}: done in {self._seconds():.1f} s")
 
@@ -152,6 +187,8 @@ class Progress:
     if self._stop_event.wait(self._first_wait):
       return
     self._has_printed = True
+    with _silence.lock:
+      _silence.num_progresses += 1
     unit = self._unit if self._total > 1 else self._unit.removesuffix("s")
     total = f": {self._total:,} {unit}" if self._total else ""
     self._write(f"{self._action}{total} ...")
@@ -164,6 +201,85 @@ class Progress:
       self._write(
         f"{self._action}: {count}{self._stage}{self._seconds():.0f} s"
       )
+
+
+class Watch:
+  """Prints a line whenever nothing was printed for `INTERVAL` seconds.
+
+  The first line comes after `FIRST_WAIT` seconds of silence. A line of `note`
+  or `say` ends a silence, and while a `Progress` prints there is none. If
+  several of these blocks are open, only the one that began last prints. For
+  example:
+
+  with Watch("setting up the run") as watch:
+    watch.describe("reading the data")
+  """
+
+  def __init__(self, action: str, write: Callable[[str], None] = note):
+    """Stores what the lines say.
+
+    Args:
+      action: what the block does.
+      write: prints a line. It runs in a copy of this thread's context.
+    """
+    self._action, self._stage, self._has_printed = action, "", False
+    self._write, self._context = write, contextvars.copy_context()
+    self._stop_event = threading.Event()
+    self._thread = threading.Thread(target=self._print_lines, daemon=True)
+
+  def __enter__(self) -> "Watch":
+    """Starts the thread."""
+    self._begin = time.monotonic()
+    with _silence.lock:
+      _silence.watches.append(self)
+    self._thread.start()
+    return self
+
+  def describe(self, stage: str) -> None:
+    """Stores what the block does now; the next lines say it."""
+    self._stage = f"{stage}, " if stage else ""
+
+  def __exit__(self, *error: object) -> None:
+    """Ends the thread."""
+    self._stop_event.set()
+    self._thread.join()
+    with _silence.lock:
+      _silence.watches.remove(self)
+
+  def _print_lines(self) -> None:
+    longest_silence = FIRST_WAIT
+    while not self._stop_event.wait(self._seconds_left(longest_silence)):
+      with _silence.lock:
+        if self._seconds_left(longest_silence) > 0:
+          continue
+        line = f"{self._action}{self._line_end()}"
+        self._context.run(self._write, line)
+        self._has_printed = True
+      longest_silence = INTERVAL
+
+  def _line_end(self) -> str:
+    if not self._has_printed:
+      return " ..."
+    return f": {self._stage}{time.monotonic() - self._begin:.0f} s"
+
+  def _seconds_left(self, longest_silence: float) -> float:
+    """Returns after how many seconds a line is due; 0 if it is due now."""
+    is_last = _silence.watches[-1:] == [self]
+    if _silence.num_progresses or not is_last:
+      return longest_silence
+    silence_begin = max(self._begin, _silence.last_line_time)
+    return max(silence_begin + longest_silence - time.monotonic(), 0.0)
+
+
+def watched(function: Callable[P, R]) -> Callable[P, R]:
+  """Makes a `Watch` print lines while a function of users runs."""
+
+  @functools.wraps(function)
+  def watched_function(*args: P.args, **kwargs: P.kwargs) -> R:
+    with Watch(function.__name__):
+      return function(*args, **kwargs)
+
+  return watched_function
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -205,7 +321,8 @@ def lazy_names(
         f"module {package['__name__']!r} has no attribute {name!r}"
         f"{did_you_mean(name, modules)}"
       )
-    package[name] = getattr(importlib.import_module(modules[name]), name)
+    with Watch(f"importing {modules[name]}"):
+      package[name] = getattr(importlib.import_module(modules[name]), name)
     return package[name]
 
   return get, lambda: sorted({*package, *modules})

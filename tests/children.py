@@ -1,10 +1,26 @@
-"""Defines functions that tests run in child processes.
+"""Defines functions that tests run in child processes, or on their output.
 
 This module imports little, so that the processes start fast.
 """
 
 import os
+import re
 import signal
+
+# A line of `messages.Progress` or `messages.Watch`.
+_PROGRESS_LINE = re.compile(r".* \.\.\.|.*: (.*, )?\d+ s|.*: done in [\d.]+ s")
+
+
+def without_progress(stderr_text):
+  """Returns a command's output on stderr without its lines about progress.
+
+  Such lines depend on the speed of the machine.
+  """
+  return "".join(
+    line
+    for line in stderr_text.splitlines(keepends=True)
+    if not _PROGRESS_LINE.fullmatch(line.rstrip("\n"))
+  )
 
 
 def yield_two_values():

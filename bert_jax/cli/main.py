@@ -1,5 +1,6 @@
 """The command `bert_jax VERB --flag ...`, the only one of the package."""
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -16,7 +17,7 @@ from absl import logging
 
 from bert_jax.cli import errors
 from bert_jax.cli.flags import Parser
-from bert_jax.messages import UserError, did_you_mean
+from bert_jax.messages import UserError, Watch, did_you_mean
 
 # The verbs are in the order of a project: prepare text, train, use the model,
 # convert it.
@@ -102,8 +103,14 @@ def execute(argv: Sequence[str]) -> None:
         verb = load_verb(name)
         continues = getattr(verb, "CONTINUES", False)
         logging.set_verbosity(getattr(verb, "VERBOSITY", logging.ERROR))
-        args = parser_of(name).parse(arguments)
-        status = verb.run(args)
+        with contextlib.ExitStack() as watch:
+          watch.enter_context(Watch(f"bert_jax {name}"))
+          args = parser_of(name).parse(arguments)
+          if name == "train" or getattr(args, "input", None) == "-":
+            # A run has its own watch, on one host only. And a command that
+            # waits for a line of stdin may be silent.
+            watch.close()
+          status = verb.run(args)
     finally:
       sys.stdout.flush()
   except errors.REPORTED_ERRORS as e:

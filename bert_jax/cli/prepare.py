@@ -6,6 +6,7 @@ from typing import Any
 
 from bert_jax.cli import flags
 from bert_jax.corpus import filters
+from bert_jax.messages import say
 from bert_jax.text import unigram, wordpiece, words
 
 HELP = """Tokenises text once, into a folder that training reads. If it is
@@ -87,7 +88,7 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  print(f"preparing {args.output} ...", flush=True)
+  say(f"preparing {args.output} ...")
   from bert_jax.corpus import prepare
 
   filter_names = filters.Filters._fields

@@ -5,7 +5,7 @@ import argparse
 from absl import logging
 
 from bert_jax.cli import configs, flags
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, say
 
 HELP = "Trains a model: pre-training, fine-tuning or distillation."
 EXAMPLE = """\
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     raise UserError("--workdir is empty; name the run's folder.")
   config = configs.read(args.config, args.overrides)
   if not args.process_id:
-    print(f"run {args.workdir}: opening data and devices ...", flush=True)
+    say(f"run {args.workdir}: opening data and devices ...")
   # Import these here, so that a bad flag is refused before jax is loaded.
   from bert_jax.devices import hosts, xla_errors
   from bert_jax.training import train

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.tasks import squad_metrics
 from bert_jax.tasks.encoded_rows import Examples, Task, gold_field
 from bert_jax.tasks.files import tags
@@ -521,7 +521,8 @@ def check_packages(task: Task) -> None:
 
   Call it before the model runs.
   """
-  score_names(task)
+  with Progress(f"importing the metrics of task {task.name}"):
+    score_names(task)
 
 
 def score_names(task: Task) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax import files
-from bert_jax.messages import UserError, note
+from bert_jax.messages import Progress, UserError, note
 from bert_jax.tasks import (
   encode,
   encoded_rows,
@@ -108,13 +108,41 @@ def prepare(
     ValueError: an input is wrong, or the folder exists and was not made from
       these inputs and settings.
   """
+  with Progress(f"preparing {output}") as progress:
+    return _prepare(
+      task_format,
+      inputs,
+      vocab,
+      output,
+      length or task_format.length,
+      stride,
+      max_question,
+      add_tokens,
+      options,
+      progress,
+    )
+
+
+def _prepare(
+  task_format: TaskFormat,
+  inputs: Sequence[task_inputs.Input],
+  vocab: str,
+  output: str,
+  length: int,
+  stride: int,
+  max_question: int,
+  add_tokens: str | None,
+  options: dict[str, Any],
+  progress: Progress,
+) -> dict[str, Any]:
+  """Does what `prepare` does, and says on `progress` what it does now."""
   vocabulary = open_vocabulary.load(vocab, **options)
   if line := open_vocabulary.unreachable_warning(vocabulary, vocab):
     note(line)
   if add_tokens is not None:
     vocabulary, line = token_files.add_from_file(vocabulary, add_tokens)
     note(line)
-  length = length or task_format.length
+  progress.describe("reading")
   paths = [path for i in inputs for path in _input_files(i.path)]
   watch = files.FileWatch(
     path for path in paths if pathlib.Path(path).is_file()
@@ -148,6 +176,7 @@ def prepare(
   layout = layouts.layout_of(vocabulary)
   splits, notes = {}, _input_notes(contents)
   for split, examples in contents.splits.items():
+    progress.describe(f"encoding {len(examples):,} examples of {split}")
     encoded = encode_examples(
       contents.task,
       examples,
@@ -161,6 +190,7 @@ def prepare(
     notes.setdefault(split, {}).update(
       {event: [len(ids), ids[:10]] for event, ids in encoded.notes.items()}
     )
+  progress.describe("writing")
   meta = dict(
     length=length,
     pad=layout.pad,

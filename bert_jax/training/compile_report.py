@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.devices import tpu_cycles
-from bert_jax.messages import UserError
+from bert_jax.messages import Progress, UserError, say
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, suggestions, topologies
 
@@ -220,7 +220,8 @@ def compile_phases(
   if not slices:
     raise UserError("--topology is empty; give a slice, for example v2:4x4.")
   parsed_config = topologies.with_published_vocabulary(config_lib.parse(config))
-  num_phases = len(phases.plan(parsed_config))
+  plan = phases.plan(parsed_config)
+  num_phases = len(plan)
   indices = list(range(num_phases))
   if phase_number is not None:
     if not 1 <= phase_number <= num_phases:
@@ -238,15 +239,19 @@ def compile_phases(
     format_report = (
       as_markdown_row_of_cycles if estimates_cycles else as_markdown_row
     )
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+    say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
   fits = True
   for topology in slices:
     for index in indices:
-      report = topologies.compile_step(
-        config, index, topology, estimates_cycles
-      )
-      if not report["fits"]:
-        report |= suggestions.find_suggestion(config, index, report)
-        fits = False
-      print(format_report(report | topologies.compiler_versions()), flush=True)
+      name = plan[index].name
+      action = f"compiling {': '.join(filter(None, [topology, name]))}"
+      with Progress(action, first_wait=0.0) as progress:
+        report = topologies.compile_step(
+          config, index, topology, estimates_cycles
+        )
+        if not report["fits"]:
+          progress.describe("it does not fit; looking for settings that do")
+          report |= suggestions.find_suggestion(config, index, report)
+          fits = False
+      say(format_report(report | topologies.compiler_versions()))
   return fits

@@ -147,6 +147,13 @@ def format_duration(seconds: float) -> str:
   return f"{seconds}s"
 
 
+def watch_run(action: str) -> messages.Watch:
+  """Returns a watch over a block of a run; it prints only on process 0."""
+  if jax.process_index():
+    return messages.Watch(action, lambda line: None)
+  return messages.Watch(action, say)
+
+
 class Logger:
   """Writes rows and progress lines; only process 0 writes."""
 

@@ -1,5 +1,6 @@
 """Runs the loop of a run: steps, logged rows, evaluations, checkpoints."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -133,7 +134,11 @@ def run_phase(
     loader.Batches(
       feed.training_rows, example_ranges, host, num_hosts
     ) as batches,
+    contextlib.ExitStack() as watch_until_first_batch,
   ):
+    watch_until_first_batch.enter_context(
+      logging.watch_run("making the programs and the first batch")
+    )
     if isinstance(feed.training_rows, task_batches.TrainingSplit):
       for features in feed.training_rows.shapes():
         train_step.begin_compilation(
@@ -152,6 +157,7 @@ def run_phase(
     for step, (batch, position) in enumerate(
       log.count_data_wait(batches), start_step + 1
     ):
+      watch_until_first_batch.close()
       shape = batch["sequence_ids"].shape
       if shape not in compiled_shapes:
         compiled_shapes.add(shape)

@@ -20,7 +20,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.files import PathLike, without_nan, write_json
-from bert_jax.messages import UserError, did_you_mean
+from bert_jax.messages import Progress, UserError, did_you_mean, say
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, train
@@ -268,10 +268,18 @@ def run_all(
     jax.config.update("jax_compilation_cache_dir", str(root / "compiled"))
     return [_train_or_skip(run, root, _train_in_this_process) for run in runs]
   train_run = functools.partial(_train_in_other_process, command)
-  with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-    return list(
-      pool.map(lambda run: _train_or_skip(run, root, train_run), runs)
-    )
+  outcomes = []
+  with (
+    Progress(f"sweep of {len(runs)} runs") as progress,
+    concurrent.futures.ThreadPoolExecutor(processes) as pool,
+  ):
+    progress.describe(f"0 of {len(runs)} runs have ended")
+    for outcome in pool.map(
+      lambda run: _train_or_skip(run, root, train_run), runs
+    ):
+      outcomes.append(outcome)
+      progress.describe(f"{len(outcomes)} of {len(runs)} runs have ended")
+  return outcomes
 
 
 def _train_or_skip(
@@ -280,10 +288,10 @@ def _train_or_skip(
   workdir = root / run.name
   error = None
   if not _has_ended(workdir, run.config):
-    print(f"run {run.name}", flush=True)
+    say(f"run {run.name}")
     error = train_run(run, workdir)
   if error:
-    print(f"run {run.name} failed: {error}", flush=True)
+    say(f"run {run.name} failed: {error}")
   rows = logging.read_rows(workdir / "metrics.jsonl")
   return Outcome(run, error, [r for r in rows if r["split"] == "heldout"])
 

@@ -219,7 +219,8 @@ def run(
   if isinstance(config, ConfigDict):
     config = config.to_dict()
   parsed_config = config_lib.parse(config)
-  setup = build(parsed_config, read_config_if_resumed(workdir))
+  with logging.watch_run("opening the data and the model"):
+    setup = build(parsed_config, read_config_if_resumed(workdir))
   parsed_config = setup.config
   config = config_lib.to_json(config, parsed_config)
   # Hosts may have the same data and teacher in different folders.
@@ -247,14 +248,16 @@ def run(
       old_config = read_saved_config(workdir, saver, defaults)
       for line in config_lib.check_restart(old_config, config, defaults):
         say(f"changed: {line}")
-    state, meta = make_first_state(setup, saver)
+    with logging.watch_run("making or reading the parameters"):
+      state, meta = make_first_state(setup, saver)
     # Write config.json only now: `make_first_state` has checked that the
     # folder's checkpoints belong to this run.
     tokenizer = setup.data_folders[0].tokenizer_files()
     print_changed_tokenizer(workdir, meta.get("tokenizer"))
     write_config_and_tokenizer(workdir, config, tokenizer)
     saver.set_run_metadata(config, tokenizer)
-    print_text_coverage(setup)
+    with logging.watch_run("counting the text that the rows hold"):
+      print_text_coverage(setup)
     is_pending = meta.get("pending", False)
     logger = logging.Logger(
       workdir,
@@ -289,8 +292,9 @@ def run(
     for feed in setup.feeds:
       if not progress.stop_requested and progress.state.step < feed.phase.end:
         loop.run_phase(setup, feed, progress, saver, logger, signals, profiler)
-    saver.wait()
-    logger.plot_losses()
+    with logger.report_progress("writing the last checkpoint and loss.png"):
+      saver.wait()
+      logger.plot_losses()
   step = int(progress.state.step)
   if step == parsed_config.steps:
     print_summary(setup, progress.evaluation_results, workdir)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bert_jax import files
-from bert_jax.messages import UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
 from bert_jax.tasks.published import TaskFormat
@@ -76,18 +76,24 @@ def augment(
   num_read = sum(1 for _ in _read_examples(task_format, source, skipped_lines))
   if not num_read:
     raise UserError(f"{source} has no examples; give a file of the task.")
-  glove = word_vectors.read(vectors) if vectors else None
+  glove = None
+  if vectors:
+    with Progress(f"reading {vectors}"):
+      glove = word_vectors.read(vectors)
   predictor = _open_predictor(
     model_path, batch_size, options.num_candidates, dtype, family
   )
   num_written = 0
   examples = _read_examples(task_format, source, [])
   with (
+    Progress(f"augmenting {source}", num_read, "examples") as progress,
     files.atomic_file(target) as partial_path,
     pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
   ):
     f.write("\t".join(column_names) + "\n")
-    for row in augmentation.add_variants(predictor, glove, options, examples):
+    for row in augmentation.add_variants(
+      predictor, glove, options, examples, progress.report
+    ):
       f.write("\t".join([*row.texts, row.label]) + "\n")
       num_written += 1
   return AugmentedFile(num_read, num_written, skipped_lines)

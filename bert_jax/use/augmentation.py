@@ -13,7 +13,7 @@ at random:
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -168,7 +168,9 @@ def masked_rows(
 
 
 def predict_words(
-  predictor: Predictor, masks: Sequence[tuple[np.ndarray, int]]
+  predictor: Predictor,
+  masks: Sequence[tuple[np.ndarray, int]],
+  report: Callable[[float], None] | None = None,
 ) -> list[list[str]]:
   """Returns the most likely words for each mask.
 
@@ -178,11 +180,19 @@ def predict_words(
   Args:
     predictor: a predictor that fills masks.
     masks: see `masked_rows`.
+    report: called with the share of the masks done so far.
   """
   vocabulary = predictor.vocabulary
   rows, positions = masked_rows(masks, vocabulary.special, predictor.max_length)
+
+  def report_share(num_done: int) -> None:
+    if report:
+      report(num_done / len(masks))
+
   words = []
-  for candidate_pairs in predict.compute_outputs(predictor, rows, positions):
+  for candidate_pairs in predict.compute_outputs(
+    predictor, rows, positions, report_share
+  ):
     # A model's word table may have more rows than its vocabulary has pieces.
     all_ids = candidate_pairs[:, 1].astype(int)
     ids = [i for i in all_ids if i < vocabulary.vocab_size]
@@ -198,6 +208,7 @@ def find_candidates(
   vectors: WordVectors | None,
   texts: Sequence[SplitText],
   count: int,
+  report: Callable[[float], None] | None = None,
 ) -> list[WordCandidates]:
   """Finds the words that may replace each word of each text.
 
@@ -207,6 +218,7 @@ def find_candidates(
       unchanged.
     texts: the texts, from `split_into_words`.
     count: the largest number of near words for a word.
+    report: called with the share of the masks done so far.
 
   Returns:
     For each text, the candidates of the words that may change. If no word is
@@ -228,7 +240,7 @@ def find_candidates(
         masks.append((text.ids, start))
         places.append((text_number, i))
   for (text_number, i), words in zip(
-    places, predict_words(predictor, masks), strict=True
+    places, predict_words(predictor, masks, report), strict=True
   ):
     if words:
       candidates_by_text[text_number][i] = words
@@ -286,6 +298,7 @@ def add_variants(
   vectors: WordVectors | None,
   options: Options,
   examples: Iterable[Example],
+  report: Callable[[int], None] | None = None,
 ) -> Iterator[Example]:
   """Yields each example and its variants, in order.
 
@@ -299,13 +312,21 @@ def add_variants(
     vectors: see `find_candidates`.
     options: how variants are drawn.
     examples: the examples. Their numbers, from 0, are keys of the draws.
+    report: called with the number of examples whose words are predicted.
   """
   example_number = 0
   for chunk in predict.chunks(iter(examples), CHUNK_SIZE):
+
+    def report_share(
+      share: float, start: int = example_number, size: int = len(chunk)
+    ) -> None:
+      if report:
+        report(start + int(share * size))
+
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
     split_texts = split_into_words(predictor.vocabulary, texts)
     chunk_candidates = find_candidates(
-      predictor, vectors, split_texts, options.num_candidates
+      predictor, vectors, split_texts, options.num_candidates, report_share
     )
     words_by_text = {
       text: (split_text.words, word_candidates)

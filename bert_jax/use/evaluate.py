@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from bert_jax.messages import INTERVAL, Progress, UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.tasks import batches, encoded_rows, metrics, server_files
 from bert_jax.training import evaluate_task
 from bert_jax.use import predict
@@ -69,7 +69,7 @@ def evaluate(
   if output:
     # Make the folder before the model runs, so that a bad path fails early.
     epath.Path(output).mkdir(parents=True, exist_ok=True)
-  with Progress(f"predicting split {split}", first_wait=INTERVAL):
+  with Progress(f"predicting split {split}"):
     predictions = predict.predict_split(predictor, task_split, data_path)
   scored_task = task
   if official_threshold:

@@ -27,7 +27,7 @@ from jaxtyping import Array
 
 from bert_jax import files
 from bert_jax.devices import sharding
-from bert_jax.messages import UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.models import from_config, task_heads
 from bert_jax.tasks import layouts
 from bert_jax.tasks.bucket_lengths import EXPORT_BUCKETS
@@ -125,6 +125,7 @@ def save(
     "arrays": sorted(weights.arrays),
   }
   with (
+    Progress(f"exporting {path}") as progress,
     files.atomic_file(path) as partial_path,
     zipfile.ZipFile(partial_path, "w") as archive,
   ):
@@ -132,8 +133,10 @@ def save(
     for name, content in weights.tokenizer_files.items():
       archive.writestr(f"tokenizer/{name}", content)
     for length in lengths:
+      progress.describe(f"the program for rows of {length} tokens")
       program_bytes = _export_program(program, weights, length, platforms)
       archive.writestr(f"program_{length}", bytes(program_bytes))
+    progress.describe("the parameters")
     for name, array in weights.arrays.items():
       with archive.open(f"params/{name}.npy", "w", force_zip64=True) as f:
         np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
@@ -165,7 +168,8 @@ def export_model(
   """
   if epath.Path(output_path).is_dir():
     raise UserError(f"{output_path} is a folder; give the name of a new file.")
-  model = open_model(model_path, family=family)
+  with Progress(f"opening {model_path}"):
+    model = open_model(model_path, family=family)
   return save(output_path, model, lengths, platforms, dtype)
 
 

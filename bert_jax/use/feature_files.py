@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
-from bert_jax.messages import INTERVAL, Progress, UserError, note
+from bert_jax.messages import Progress, UserError, note
 from bert_jax.use import features, text_inputs
 from bert_jax.use.features import Features
 from bert_jax.weights.load import open_model
@@ -280,18 +280,24 @@ def extract_file(
   """
   writer_of(target)  # Refuse a bad extension before the model is opened.
   text_inputs.check_not_same_file(source, target)
-  opened_model = open_model(
-    model_path,
-    family=family,
-    tower=tower,
-    default_tower="discriminator",
-    dtype=dtype,
-  )
+  with Progress(f"opening {model_path}"):
+    opened_model = open_model(
+      model_path,
+      family=family,
+      tower=tower,
+      default_tower="discriminator",
+      dtype=dtype,
+    )
   spec, notes = features.complete_spec(opened_model, spec)
   for line in notes:
     note(f"note: {line}.")
-  vectors = features.extract_texts(
-    opened_model, text_inputs.read_texts(source), spec, batch_tokens
-  )
-  with Progress(f"writing {target}", first_wait=INTERVAL):
+  with Progress(f"writing {target}") as progress:
+    progress.describe("compiling")
+    vectors = features.extract_texts(
+      opened_model,
+      text_inputs.read_texts(source),
+      spec,
+      batch_tokens,
+      lambda num_done: progress.describe(f"{num_done:,} texts done"),
+    )
     return write(target, vectors)

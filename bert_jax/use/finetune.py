@@ -4,7 +4,7 @@ import os
 import pathlib
 from typing import Any
 
-from bert_jax.messages import UserError, note
+from bert_jax.messages import UserError, note, watched
 from bert_jax.tasks import bucket_lengths, prepare_task
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TaskFormat
@@ -20,6 +20,7 @@ _NUM_LOGGED_ROWS = 50
 _CONFIG_BY_KIND = {"span": "squad:squad"}
 
 
+@watched
 def finetune(
   model: str | os.PathLike[str] | Model,
   data: Any,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import INTERVAL, Progress, UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.use import blimp, likelihood, text_inputs
 from bert_jax.weights.load import OpenedModel, open_model
 
@@ -47,13 +47,14 @@ def run_tests(
     UserError: a file or the model cannot be read, or they do not fit together.
       The message is one sentence.
   """
-  model = open_model(
-    model_path,
-    family=family,
-    tower=tower,
-    default_tower="discriminator",
-    dtype=dtype,
-  )
+  with Progress(f"opening {model_path}"):
+    model = open_model(
+      model_path,
+      family=family,
+      tower=tower,
+      default_tower="discriminator",
+      dtype=dtype,
+    )
   method = method or likelihood.default_method(model)
   results: dict[str, Any] = {"model": model_path, "method": method}
   if blimp_path:
@@ -93,7 +94,7 @@ def run_blimp(
     for file in files
     for text in (*file.good_sentences, *file.bad_sentences)
   ]
-  with Progress("BLiMP", len(texts), "sentences", INTERVAL) as progress:
+  with Progress("BLiMP", len(texts), "sentences") as progress:
     scores = likelihood.score(
       model, texts, method, batch_tokens, progress.report
     )
@@ -135,7 +136,7 @@ def run_cloze(
     answers.append(answer)
   if not texts:
     raise UserError(f"{path} is empty.")
-  with Progress("filling blanks", first_wait=INTERVAL):
+  with Progress("filling blanks"):
     predictions = likelihood.predict_blanks(model, texts, answers, batch_tokens)
   log_p = [p.answer_log_p for p in predictions if p.answer_log_p is not None]
   _check_finite(log_p)

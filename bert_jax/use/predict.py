@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bert_jax.devices import sharding
-from bert_jax.messages import UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.models import task_heads
 from bert_jax.tasks import (
   encoded_rows,
@@ -167,9 +167,10 @@ def open_predictor(
     UserError: the model cannot be opened, has no head that predicts, or its
       tokenizer is missing or does not fit.
   """
-  model = open_model(
-    path, family=family, default_tower="generator", best=best, dtype=dtype
-  )
+  with Progress(f"opening {path}"):
+    model = open_model(
+      path, family=family, default_tower="generator", best=best, dtype=dtype
+    )
   return make_predictor(model, batch_size, max_length, top_k, no_answer)
 
 

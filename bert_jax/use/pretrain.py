@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax import files as files_lib
 from bert_jax.corpus import prepare, train_vocab
-from bert_jax.messages import UserError, did_you_mean, note
+from bert_jax.messages import UserError, did_you_mean, note, watched
 from bert_jax.training import start_from
 from bert_jax.use import results, trained
 from bert_jax.use.model import Model
@@ -46,6 +46,7 @@ _NUM_OTHER_POSITIONS = {"roberta": 2}
 _NUM_LOGGED_ROWS = 50
 
 
+@watched
 def pretrain(
   texts: Any = None,
   *,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from bert_jax import files
-from bert_jax.messages import INTERVAL, Progress, UserError
+from bert_jax.messages import Progress, UserError
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict, text_inputs
 from bert_jax.use.predict import Predictor
@@ -194,7 +194,7 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
   # Read all lines once, to report a bad line before the model runs.
   num_examples = sum(1 for _ in read_examples())
   num_answered = 0
-  with Progress("predicting", num_examples, "lines", INTERVAL) as progress:
+  with Progress("predicting", num_examples, "lines") as progress:
 
     def report(num_done: int) -> None:
       progress.report(num_answered + num_done)

@@ -312,6 +312,7 @@ def _advance_bar(
   bar: Any, row: Mapping[str, Any], line: str, total: int
 ) -> None:
   """Moves a bar of tqdm to the step of a row, and shows the row's numbers."""
+  messages.count_as_line()
   bar.total = total
   bar.update(row["step"] - bar.n)
   names = ("loss",) if row["split"] == "train" else tuple(row)

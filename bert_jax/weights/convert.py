@@ -1,6 +1,6 @@
 """Converts published weights into our folder format, and back."""
 
-from bert_jax.messages import UserError, note
+from bert_jax.messages import Progress, UserError, note
 from bert_jax.text import model_tokenizer
 from bert_jax.weights import bilm, checkpoint, hf, model_folder, runs, tf1
 
@@ -35,8 +35,11 @@ def from_published(
     family = hf.find_family(path)
   if family is None:
     raise UserError(f"--from {source_format} needs --family=NAME.")
-  weights = READERS[source_format](path, family, tower)
-  model_folder.write(output, weights)
+  with Progress(f"converting {path}") as progress:
+    progress.describe("reading")
+    weights = READERS[source_format](path, family, tower)
+    progress.describe("writing")
+    model_folder.write(output, weights)
   _note_pieces_without_row(path, weights)
 
 
@@ -57,13 +60,16 @@ def to_published(
   """
   model_folder.check_new_folder(output)
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
-  weights = (runs.read if is_run else model_folder.read)(path)
-  model_family = weights.config["family"]
-  if family not in (None, model_family):
-    raise UserError(
-      f"family={family}: the model in {path} is of the family {model_family}."
-    )
-  hf.write(output, weights, tower)
+  with Progress(f"converting {path}") as progress:
+    progress.describe("reading")
+    weights = (runs.read if is_run else model_folder.read)(path)
+    model_family = weights.config["family"]
+    if family not in (None, model_family):
+      raise UserError(
+        f"family={family}: the model in {path} is of the family {model_family}."
+      )
+    progress.describe("writing")
+    hf.write(output, weights, tower)
   _note_pieces_without_row(path, weights)
 
 

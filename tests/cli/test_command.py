@@ -10,6 +10,7 @@ import tomllib
 import types
 
 import pytest
+from children import without_progress
 
 from bert_jax import messages
 from bert_jax.cli import errors, flags
@@ -132,7 +133,7 @@ def test_a_closed_pipe_prints_no_traceback():
   os.close(writer)
   assert process.returncode == 1
   message = "error: standard output cannot be written: Broken pipe.\n"
-  assert process.stderr == message
+  assert without_progress(process.stderr) == message
 
 
 def test_running_another_module_is_an_error():

@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from children import without_progress
 from text_files import contents_of, names_in
 
 import bert_jax
@@ -407,8 +408,9 @@ def test_bad_text_leaves_nothing(tmp_path, vocab_path, name, content, message):
     "--input", str(path), "--vocab", vocab_path, "--output", output
   )
   assert process.returncode == 1
-  assert process.stderr.startswith("error: ") and message in process.stderr
-  assert process.stderr.count("\n") == 1
+  error = without_progress(process.stderr)
+  assert error.startswith("error: ") and message in error
+  assert error.count("\n") == 1
   assert names_in(tmp_path) == names_before
 
 
@@ -419,8 +421,9 @@ def test_full_disk_is_one_sentence_and_can_be_continued(
   arguments = ("--input", text_path, "--vocab", vocab_path, "--output", output)
   process = run_prepare(*arguments, launcher=("-c", FILE_LIMIT_SCRIPT))
   assert process.returncode == 1
-  assert process.stderr.startswith(f"error: {output}.partial: File too large.")
-  assert process.stderr.count("\n") == 1
+  error = without_progress(process.stderr)
+  assert error.startswith(f"error: {output}.partial: File too large.")
+  assert error.count("\n") == 1
   process = run_prepare(*arguments)
   assert process.returncode == 0, process.stderr
   assert "--config bert:base" in process.stdout

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import tiny_vocabularies
+from children import without_progress
 from text_files import names_in
 
 from bert_jax.corpus import split_text, train_vocab
@@ -106,8 +107,9 @@ def test_bad_input_is_one_sentence(tmp_path, text, size, message):
   arguments = ("--input", str(path), "--size", str(size))
   process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 1
-  assert process.stderr.startswith("error: ") and message in process.stderr
-  assert process.stderr.count("\n") == 1
+  error = without_progress(process.stderr)
+  assert error.startswith("error: ") and message in error
+  assert error.count("\n") == 1
   assert not output.exists()
 
 

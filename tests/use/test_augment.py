@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tiny_tasks
+from children import without_progress
 from tiny_families import fast_jit
 
 from bert_jax import hashing
@@ -332,7 +333,6 @@ def test_an_error_of_the_command_has_no_traceback(input_folder):
     text=True,
   )
   assert process.returncode == 1 and not process.stdout
-  assert process.stderr.startswith("error: the output ")
-  assert process.stderr.endswith(
-    "is the input; choose another file for the output.\n"
-  )
+  error = without_progress(process.stderr)
+  assert error.startswith("error: the output ")
+  assert error.endswith("is the input; choose another file for the output.\n")

@@ -466,3 +466,51 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
   with pytest.raises(KeyError), messages.Progress("broken"):
     raise KeyError
   assert not capsys.readouterr().err
+
+
+def test_a_watch_ends_a_silence_and_only_the_inner_one_prints(
+  monkeypatch, capsys
+):
+  monkeypatch.setattr(messages, "FIRST_WAIT", 0.05)
+  monkeypatch.setattr(messages, "INTERVAL", 0.1)
+  with messages.Watch("outer"):
+    with messages.Watch("inner") as inner:
+      inner.describe("at its stage")
+      time.sleep(0.4)
+    time.sleep(0.2)
+  lines = capsys.readouterr().err.splitlines()
+  first_outer = lines.index("outer ...")
+  assert lines[0] == "inner ..." and first_outer >= 2
+  assert {*lines[1:first_outer]} == {"inner: at its stage, 0 s"}
+  assert all(line.startswith("outer: ") for line in lines[first_outer + 1 :])
+
+
+def test_a_watch_is_quiet_while_other_lines_come(monkeypatch, capsys):
+  monkeypatch.setattr(messages, "FIRST_WAIT", 0.5)
+  monkeypatch.setattr(messages, "INTERVAL", 0.5)
+  with messages.Watch("quiet"):
+    for _ in range(20):
+      messages.note("a line")
+      time.sleep(0.05)
+  assert {*capsys.readouterr().err.splitlines()} == {"a line"}
+  monkeypatch.setattr(messages, "FIRST_WAIT", 0.1)
+  with messages.Watch("quiet"), messages.Progress("loud", first_wait=0.0):
+    time.sleep(0.4)
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == "loud ..." and all(x.startswith("loud") for x in lines)
+
+
+def test_functions_of_users_are_watched(monkeypatch, capsys):
+  monkeypatch.setattr(messages, "FIRST_WAIT", 0.01)
+  monkeypatch.setattr(messages, "INTERVAL", 60)
+
+  @messages.watched
+  def slow_function(number):
+    """Is slow."""
+    time.sleep(0.2)
+    return number + 1
+
+  assert slow_function(1) == 2 and slow_function.__doc__ == "Is slow."
+  assert capsys.readouterr().err == "slow_function ...\n"
+  for function in (bert_jax.finetune, bert_jax.pretrain):
+    assert inspect.unwrap(function) is not function

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_hf
 import tiny_models
+from children import without_progress
 
 from bert_jax.cli.main import execute
 from bert_jax.models import from_config
@@ -396,7 +397,8 @@ def test_an_error_of_the_command_is_one_line(tmp_path):
     text=True,
   )
   assert process.returncode == 1
-  assert process.stderr == f"error: {tmp_path}/config.json is missing.\n"
+  error = without_progress(process.stderr)
+  assert error == f"error: {tmp_path}/config.json is missing.\n"
   assert names_in(tmp_path) == []
 
 
