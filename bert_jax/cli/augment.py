@@ -1,6 +1,7 @@
 """`bert_jax augment`: variants of a task's training examples."""
 
 import argparse
+import shlex
 import sys
 
 from bert_jax.cli import flags
@@ -83,4 +84,13 @@ def run(args: argparse.Namespace) -> None:
   print(
     f"{args.output}: {augmented_file.num_written} examples of"
     f" {augmented_file.num_read}"
+  )
+  own_flags = {"--columns": args.columns, "--kind": args.kind}
+  own_task = "".join(
+    f" {flag} {shlex.quote(text)}" for flag, text in own_flags.items() if text
+  )
+  print(
+    f"next: bert_jax prepare-task --task {args.task}{own_task}"
+    f" --input train={args.output} --vocab {args.model}"
+    f" --output data/{args.task}_augmented"
   )

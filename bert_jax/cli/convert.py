@@ -1,6 +1,7 @@
 """`bert_jax convert`: converts a model from or to a published format."""
 
 import argparse
+from pathlib import Path
 
 from bert_jax.cli import flags
 
@@ -11,6 +12,9 @@ model of bert_jax into a published format. --from takes a transformers folder
 EXAMPLE = """\
   bert_jax convert --from hf --model bert-base-uncased --output bert
   bert_jax convert --to hf --model runs/mine --output published"""
+
+# Tasks of config.json whose models neither fill masks nor predict labels.
+_ENCODER_TASKS = ("encoder", "pretraining", "next_sentence", "discriminator")
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -48,3 +52,21 @@ def run(args: argparse.Namespace) -> None:
   else:
     convert.to_published(args.model, args.output, args.family, args.tower)
   print(f"wrote {args.output}")
+  if args.source:
+    print(f"next: {_next_command(args.output)}")
+
+
+def _next_command(folder: str) -> str:
+  """Returns a command that uses the model of a converted folder."""
+  from bert_jax.use import fill_mask
+  from bert_jax.weights import model_folder
+
+  config = model_folder.read_json(str(Path(folder) / model_folder.CONFIG_FILE))
+  if fill_mask.can_fill(config):
+    mask = "<mask>" if config["family"] == "roberta" else "[MASK]"
+    return f'bert_jax fill-mask --model {folder} "Text with {mask}."'
+  if config["task"] in _ENCODER_TASKS:
+    output = "--input texts.txt --output vectors.npz"
+    return f"bert_jax features --model {folder} {output}"
+  output = "--input texts.jsonl --output predictions.jsonl"
+  return f"bert_jax predict --model {folder} {output}"

@@ -55,3 +55,7 @@ def run(args: argparse.Namespace) -> None:
   )
   row_lengths = ", ".join(map(str, meta["lengths"]))
   print(f"{args.output}: {meta['kind']}, rows of {row_lengths} tokens.")
+  print(
+    f"next: bert_jax run-exported --model {args.output} --input texts.jsonl"
+    " --output predictions.jsonl"
+  )

@@ -24,3 +24,7 @@ def run(args: argparse.Namespace) -> None:
     args.input, args.output, args.format, args.errors, args.language
   )
   print(f"{args.output}: {num_documents:,} documents, {num_words:,} words.")
+  print(
+    f"next: bert_jax vocab --input {args.output} --size 30522 --output"
+    " vocab.txt"
+  )

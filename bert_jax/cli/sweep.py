@@ -61,6 +61,7 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   config = configs.read(args.config, args.overrides)
+  from bert_jax.training import config as config_lib
   from bert_jax.training import sweep
 
   folder = str(Path(args.workdir).absolute())
@@ -74,3 +75,9 @@ def run(args: argparse.Namespace) -> None:
   outcomes = sweep.mark_missing_metric(outcomes, metric)
   if all(outcome.error for outcome in outcomes):
     raise UserError(f"every run failed; the first error: {outcomes[0].error}")
+  if config_lib.trains_on_task(config):
+    best_name = sweep.best_outcome(outcomes, metric).run.name
+    print(
+      f"next: bert_jax predict --model {Path(args.workdir) / best_name}"
+      " --input texts.jsonl --output predictions.jsonl"
+    )

@@ -1,6 +1,7 @@
 """`bert_jax vocab`: trains a vocabulary."""
 
 import argparse
+import shlex
 
 from bert_jax.cli import flags
 from bert_jax.text import words
@@ -54,4 +55,9 @@ def run(args: argparse.Namespace) -> None:
     errors=args.errors,
     rules=args.rules,
     **flags.cleaning_options(args),
+  )
+  data_format = "" if args.format == "auto" else f" --format {args.format}"
+  print(
+    f"next: bert_jax prepare --input {shlex.join(args.input)}{data_format}"
+    f" --vocab {args.output} --output data/mine"
   )

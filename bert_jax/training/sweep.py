@@ -385,6 +385,21 @@ def mark_missing_metric(
   return checked_outcomes
 
 
+def best_outcome(outcomes: Sequence[Outcome], metric: str) -> Outcome:
+  """Returns the run with the best metric at the last step.
+
+  Args:
+    outcomes: the runs; one or more of them did not fail.
+    metric: the name of the metric. A lower loss is better; all other metrics
+      are better if they are higher.
+  """
+  sign = -1 if metric.endswith("loss") else 1
+  return max(
+    (outcome for outcome in outcomes if not outcome.error),
+    key=lambda outcome: sign * outcome.last_row[metric],
+  )
+
+
 def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
   """Summarises the metric at the last step for each point of the grid.
 

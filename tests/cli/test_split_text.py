@@ -23,7 +23,10 @@ def test_the_output_reads_back_as_the_same_documents(tmp_path, capsys):
     ["One here.", "Two here.", "Three here."],
     ["Four."],
   ]
-  assert "2 documents, 7 words" in capsys.readouterr().out
+  assert capsys.readouterr().out.splitlines() == [
+    f"{out}: 2 documents, 7 words.",
+    f"next: bert_jax vocab --input {out} --size 30522 --output vocab.txt",
+  ]
 
 
 def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):

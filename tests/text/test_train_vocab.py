@@ -73,6 +73,10 @@ def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
   process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 0
   assert "too small for size=500" in process.stderr
+  assert process.stdout == (
+    f"next: bert_jax prepare --input {text} --vocab {output} --output"
+    " data/mine\n"
+  )
   pieces = open_vocabulary.read_vocab(str(output))
   assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
 

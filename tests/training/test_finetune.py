@@ -597,6 +597,17 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
     sweep.default_metric(config | {"data": config["data"] | {"path": ""}})
 
 
+def test_the_best_run_of_a_sweep_has_the_best_metric():
+  outcomes = [
+    sweep.Outcome(
+      sweep.PlannedRun({}, seed, {}), error, [dict(accuracy=x, loss=x)]
+    )
+    for seed, (x, error) in enumerate([(0.2, None), (0.5, None), (0.9, "bad")])
+  ]
+  assert sweep.best_outcome(outcomes, "accuracy").run.seed == 1
+  assert sweep.best_outcome(outcomes, "loss").run.seed == 0
+
+
 def test_median_mean_and_deviation_of_a_sweep():
   run = sweep.PlannedRun({}, 0, {})
   rows = [

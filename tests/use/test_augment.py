@@ -246,11 +246,12 @@ def test_the_output_is_a_file_of_the_task(input_folder, capsys):
   for example in source_examples:
     assert (example["texts"], example["label"]) in texts
   assert not list(input_folder.glob("*.partial"))
-  last_line = capsys.readouterr().out.splitlines()[-1]
-  assert (
-    last_line
-    == f"{input_folder / 'out.tsv'}: {len(augmented_examples)} examples of 10"
-  )
+  output = input_folder / "out.tsv"
+  assert capsys.readouterr().out.splitlines()[-2:] == [
+    f"{output}: {len(augmented_examples)} examples of 10",
+    f"next: bert_jax prepare-task --task sst2 --input train={output}"
+    f" --vocab {input_folder / 'model'} --output data/sst2_augmented",
+  ]
 
 
 @pytest.mark.parametrize("task", glue.TEXT_COLUMNS)

@@ -168,11 +168,15 @@ def assert_valid_predictions(kind, predictions):
 
 
 def test_commands_need_nothing_but_the_file(
-  model_folders, tmp_path, monkeypatch
+  model_folders, tmp_path, monkeypatch, capsys
 ):
   path = str(tmp_path / "model.bin")
   arguments = ["--model", model_folders["classification"], "--output", path]
   execute(["export", *arguments, "--lengths", "32,512"])
+  assert capsys.readouterr().out.splitlines()[-1] == (
+    f"next: bert_jax run-exported --model {path} --input texts.jsonl"
+    " --output predictions.jsonl"
+  )
   # The model takes at most 34 tokens, so 34 stands for 512.
   with zipfile.ZipFile(path) as f:
     assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]

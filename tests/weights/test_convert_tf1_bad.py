@@ -46,7 +46,10 @@ def test_the_command_writes_a_folder(tmp_path, capsys):
     tmp_path / "release" / "bert_model.ckpt.index",
   ):
     printed = convert(capsys, path, output)
-    assert printed == f"wrote {output}\n"
+    assert printed == (
+      f"wrote {output}\n"
+      f'next: bert_jax fill-mask --model {output} "Text with [MASK]."\n'
+    )
     assert sorted(path.name for path in output.iterdir()) == [
       "config.json",
       "model.safetensors",
