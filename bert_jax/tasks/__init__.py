@@ -9,7 +9,8 @@ list follows the way of an example from its file to a metric:
   published.py: the published tasks: their labels, metrics and files
   files/: the readers of the files' formats
   task_inputs.py: reads SPLIT=FILE to examples, for published and custom tasks
-  layouts.py: the special tokens around the texts of a row, by family
+  layouts.py: the special tokens around the texts of a row, by family; texts
+    as a padded batch
   encode.py: encodes texts as rows: classification, regression, choice
   tagging.py: encodes words with tags as rows
   questions.py: encodes questions and contexts as rows

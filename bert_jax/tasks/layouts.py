@@ -154,6 +154,47 @@ def lay_out(
   )
 
 
+def padded_batch(
+  vocabulary: Vocabulary,
+  texts: Sequence[str | tuple[str, str]],
+  length: int,
+) -> dict[str, np.ndarray]:
+  """Encodes texts as the rows of a batch, each padded to one length.
+
+  Args:
+    vocabulary: turns text into ids, and decides the special tokens.
+    texts: N texts; a tuple is a pair of texts in one row.
+    length: the number of tokens of each row, L. A longer text is cut; of a
+      pair, the longer text first.
+
+  Returns:
+    The encoder's arguments `input_ids`, `segment_ids` and `sequence_ids`, int32
+    [N, L]. Segment ids are 1 at a second text, if the family has segments.
+    Sequence ids are 1 at tokens and 0 at padding.
+
+  Raises:
+    UserError: `length` has no space for text, or the vocabulary is ELMo's.
+  """
+  layout = layout_of(vocabulary)
+  check_length(layout, length)
+  texts_of_rows = [(text,) if isinstance(text, str) else text for text in texts]
+  encoded = iter(
+    vocabulary.encode_batch([text for row in texts_of_rows for text in row])
+  )
+  batch = {
+    "input_ids": np.full((len(texts), length), layout.pad, np.int32),
+    "segment_ids": np.zeros((len(texts), length), np.int32),
+    "sequence_ids": np.zeros((len(texts), length), np.int32),
+  }
+  for i, row_texts in enumerate(texts_of_rows):
+    ids = [np.array(next(encoded), np.int32) for _ in row_texts]
+    row = lay_out(layout, ids, length)
+    batch["input_ids"][i, : row.size] = np.concatenate(row.id_arrays)
+    batch["segment_ids"][i, row.second_begin : row.size] = 1
+    batch["sequence_ids"][i, : row.size] = 1
+  return batch
+
+
 def check_length(layout: Layout, length: int) -> None:
   """Raises ValueError if a row has space for fewer than 4 tokens of text."""
   min_length = len(layout.begin) + len(layout.between) + len(layout.end) + 4

@@ -97,6 +97,39 @@ def test_gpt1_has_three_new_tokens(vocab_folder):
   assert layouts.layout_of(vocabulary).vocab_size == size + 3
 
 
+@pytest.mark.parametrize(
+  "write", [files.write_wordpiece, files.write_roberta, files.write_gpt1]
+)
+def test_a_padded_batch_has_the_rows_of_a_task(tmp_path, write):
+  vocabulary = files.load_vocabulary(write(tmp_path))
+  texts = [("the cat", "a dog"), "the cat", "the cat sat " * 20, ""]
+  batch = layouts.padded_batch(vocabulary, texts, 16)
+  examples = [
+    text_example(*([text] if isinstance(text, str) else text)) for text in texts
+  ]
+  rows = encode.encode_texts(CLASSIFICATION, examples, vocabulary, 16).rows
+  pad = layouts.layout_of(vocabulary).pad
+  expected = batches.Batches(
+    CLASSIFICATION, rows, pad, 4, shuffle=False, buckets=(16,)
+  ).batch(0)
+  assert {*batch} == {"input_ids", "segment_ids", "sequence_ids"}
+  for name, array in batch.items():
+    assert array.dtype == np.int32
+    np.testing.assert_array_equal(array, expected[name])
+  with pytest.raises(ValueError, match="leaves no space for text"):
+    layouts.padded_batch(vocabulary, texts, 4)
+
+
+def test_a_padded_batch_marks_second_texts_and_padding(bert_vocabulary):
+  batch = layouts.padded_batch(bert_vocabulary, [("the cat", "a dog")], 9)
+  (row,) = batch["input_ids"]
+  assert pieces_of(bert_vocabulary, row) == (
+    ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]", "[PAD]", "[PAD]"]
+  )
+  assert batch["segment_ids"].tolist() == [[0] * 4 + [1] * 3 + [0] * 2]
+  assert batch["sequence_ids"].tolist() == [[1] * 7 + [0] * 2]
+
+
 def test_pairs_are_cut_as_the_published_code_cuts_them():
   def cut_one_by_one(first, second, capacity):
     while first + second > capacity:
