@@ -31,6 +31,7 @@ def test_steps_for_flops(compare):
   with pytest.raises(ValueError, match=r"pays for 39\.0 steps"):
     compare.steps_for_flops(costs, 14.0 * 39)
   assert compare.steps_for_seconds(2.5, 100.0) == 240
+  assert compare.steps_for_seconds(2.5, 1.0) == 40
 
 
 def test_plan_counts_the_objective_and_all_parameters(compare):

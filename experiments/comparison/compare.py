@@ -92,8 +92,8 @@ def steps_for_flops(costs: list[PhaseCost], flops: float) -> int:
 
 
 def steps_for_seconds(steps_per_second: float, seconds: float) -> int:
-  """Returns the number of steps for a time; see `steps_for_flops`."""
-  return _whole_rows(steps_per_second * seconds)
+  """Returns the number of steps for a time, at least `LOG_ROWS`."""
+  return _whole_rows(max(steps_per_second * seconds, LOG_ROWS))
 
 
 def _whole_rows(steps: float) -> int:
