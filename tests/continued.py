@@ -63,8 +63,8 @@ REFERENCES = {
     "gpt:gpt1",
   ),
 }
-# The sizes of ELECTRA's generator. If there are several heads, each must be 64
-# wide.
+# The sizes of ELECTRA's generator. models/electra.py gives it hidden // 64
+# heads, and at least one.
 GENERATOR = dict(hidden_size=8, num_attention_heads=1, intermediate_size=32)
 _CHANGES_BY_FAMILY = {
   "roberta": {"model.padding_id": 0},
@@ -125,12 +125,12 @@ def build_reference(name, sizes, seed=0):
   return model
 
 
-def config_of(family, prepared, model, **changes):
-  """Returns a published config, made small, of a run that continues `model`."""
+def config_of(family, prepared_folder, model_folder, **changes):
+  """Returns a published config, made small, that starts from a model."""
   config = configs.load_defaults(REFERENCES[family][2])
   values = {
-    "init_from": str(model),
-    "data.path": str(prepared),
+    "init_from": str(model_folder),
+    "data.path": str(prepared_folder),
     "total_steps": 20,
     "batch_size": 4,
     "micro_batches": 1,
@@ -217,7 +217,7 @@ def _masked_lm_loss(logits, tensors):
 
 
 def reference_losses(model, family, batch, sample_key):
-  """Returns {name: loss} of a batch. The model is trained on the one at "loss".
+  """Returns {name: loss} of a batch; "loss" is the total, to train on.
 
   Args:
     model: the model that `write_reference` returned.
@@ -257,10 +257,12 @@ def _electra_losses(model, tensors, inputs, batch, sample_key):
   losses_by_name = {"mlm_loss": _masked_lm_loss(logits, tensors)}
   slot_logits = _gather(logits, tensors["mlm_positions"]).detach().numpy()
   drawn_ids = electra.sample(jnp.asarray(slot_logits), sample_key, 1.0)
-  slots = (batch["input_ids"], batch["mlm_positions"])
+  ids_and_positions = (batch["input_ids"], batch["mlm_positions"])
   weights = batch["mlm_weights"]
   seen_ids, original_ids = (
-    np.asarray(electra.write_ids(*map(jnp.asarray, (*slots, ids, weights))))
+    np.asarray(
+      electra.write_ids(*map(jnp.asarray, (*ids_and_positions, ids, weights)))
+    )
     for ids in (drawn_ids, batch["mlm_ids"])
   )
   inputs = inputs | {"input_ids": torch.tensor(seen_ids).long()}

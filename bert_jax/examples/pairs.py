@@ -85,7 +85,7 @@ def index_chunks(
   *,
   max_tokens: int,
   short_probability: float = 0.1,
-  splits_single: bool = False,
+  splits_single_sentence: bool = False,
   predicts_order: bool = False,
 ) -> np.ndarray:
   """Cuts the documents [first_document, end_document) into chunks.
@@ -111,11 +111,12 @@ def index_chunks(
     key: a key from `make_key`; each epoch has a key, and so different chunks.
     max_tokens: the row length without special tokens.
     short_probability: 0.1 in the program's flags.
-    splits_single: True if a chunk of one sentence may be split inside, to make
-      a pair from one document; False if its B is always random, as published.
+    splits_single_sentence: True if a chunk of one sentence may be split inside,
+      to make a pair from one document; False if its B is always random, as
+      published.
     predicts_order: True if B is always the text after A, and the two are
-      swapped with probability 1/2 (ALBERT). With `splits_single`, a chunk of a
-      single token is then left out.
+      swapped with probability 1/2 (ALBERT). With `splits_single_sentence`, a
+      chunk of a single token is then left out.
 
   Returns:
     `CHUNK` array in corpus order.
@@ -142,7 +143,7 @@ def index_chunks(
     hashing.make_key(key, "sentences"), np.arange(begin, end)
   )
   is_single = count == 1
-  if splits_single:
+  if splits_single_sentence:
     is_single &= np.diff(offsets) == 1
   is_heads = draws >> np.uint64(63) == 1
   is_random = is_single if predicts_order else is_heads | is_single
@@ -157,7 +158,7 @@ def index_chunks(
   chunks["target"] = target[document[starts]]
   chunks["random"] = is_random[starts]
   chunks["swapped"] = (predicts_order & is_heads & ~is_random)[starts]
-  if predicts_order and splits_single:
+  if predicts_order and splits_single_sentence:
     return chunks[~chunks["random"]]
   return chunks
 

@@ -36,21 +36,22 @@ class Text:
 
   def __init__(
     self,
-    path: str,
+    name: str,
     train: ReadRecords,
     validation: ReadRecords | None,
     tokenizer: Vocabulary,
     *,
     heldout: float,
     language: str,
-    group: int,
+    group_size: int,
     version: Any,
   ):
     """Describes a text. The text is read later.
 
     Args:
-      path: the text's name, for messages.
-      train: a function that yields all raw documents, equal at every call.
+      name: the text's name, for messages.
+      train: a function that yields all raw documents. Every call yields the
+        same documents in the same order.
       validation: a function that yields the held-out documents; if None, they
         are taken from `train`.
       tokenizer: the vocabulary, which turns text into ids.
@@ -58,27 +59,42 @@ class Text:
         `prepare`, a hash of a document's content decides. The share has no
         effect if `validation` is given.
       language: one of `sources.LANGUAGES`; its rules split sentences.
-      group: the number of documents that are tokenised, paired and shuffled
-        together.
+      group_size: the number of documents that are tokenised, paired and
+        shuffled together.
       version: any value; the caller changes it when the text changes.
 
     Raises:
-      UserError: `heldout` is not a share, `group` is below 2, or the language
-        is unknown.
+      UserError: `heldout` is not a share, `group_size` is below 2, or the
+        language is unknown.
     """
     if not 0 <= heldout < 1:
       raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
     sources.check_language(language)
-    if group < 2:
-      raise UserError(f"group={group} must be at least 2, to pair documents.")
-    self.path = path
+    if group_size < 2:
+      raise UserError(
+        f"group={group_size} must be at least 2, to pair documents."
+      )
+    self.path = name
     self.vocab, self.special = tokenizer.pieces, tokenizer.special
     self._train, self._validation = train, validation
-    self.tokenizer, self._group, self._language = tokenizer, group, language
-    self._threshold = 0 if validation else int(heldout * 2**64)
+    self.tokenizer, self._group_size, self._language = (
+      tokenizer,
+      group_size,
+      language,
+    )
+    self._heldout_below_hash = 0 if validation else int(heldout * 2**64)
     lower_case = tokenizer.lower_case
     options = sorted(tokenizer.options.items())
-    key = repr((self.vocab, options, self._threshold, language, group, version))
+    key = repr(
+      (
+        self.vocab,
+        options,
+        self._heldout_below_hash,
+        language,
+        group_size,
+        version,
+      )
+    )
     key += repr(tokenizer.added_tokens) if tokenizer.added_tokens else ""
     self.meta = {"lower_case": lower_case, "fingerprint": _digest(key)}
 
@@ -92,13 +108,16 @@ class Text:
     return open_vocabulary.to_files(self.tokenizer)
 
   def _encode(
-    self, records: Iterator[sources.Record], split: str, threshold: int
+    self, records: Iterator[sources.Record], split: str, heldout_below_hash: int
   ) -> Iterator[writer.EncodedDocuments]:
-    """Yields the tokenised documents of a split, one group at a time."""
+    """Yields the tokenised documents of a split, one group at a time.
+
+    Documents whose hash is below `heldout_below_hash` have split "validation".
+    """
     encode_group = tokenize.make_tokenizer(
-      self.tokenizer, self._language, threshold
+      self.tokenizer, self._language, heldout_below_hash
     )
-    while group := list(itertools.islice(records, self._group)):
+    while group := list(itertools.islice(records, self._group_size)):
       yield encode_group(group).documents[split]
 
   def _corpus(self, groups: Sequence[writer.EncodedDocuments]) -> reader.Corpus:
@@ -118,31 +137,31 @@ class Text:
       never_masked_ids=tuple(self.tokenizer.never_masked_ids),
     )
 
-  def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:
-    """Yields (index of the first record, corpus) of each training group.
+  def groups(self, first_index: int) -> Iterator[tuple[int, reader.Corpus]]:
+    """Yields (index of the first raw document, corpus) of each training group.
 
     A group of fewer than 2 documents is joined to a neighbour, because a random
     next sentence must come from another document of the group.
 
     Args:
-      record: the index of the record to begin with; it must be the first record
-        of a group.
+      first_index: the index of the raw document to begin with; it must be the
+        first one of a group.
     """
-    records = itertools.islice(self._train(), record, None)
-    first_record, num_documents = record, 0
+    records = itertools.islice(self._train(), first_index, None)
+    first_of_group, num_documents = first_index, 0
     pending_groups: list[writer.EncodedDocuments] = []
-    for group in self._encode(records, "train", self._threshold):
+    for group in self._encode(records, "train", self._heldout_below_hash):
       if num_documents >= 2 and len(group.document_lengths) >= 2:
-        yield first_record, self._corpus(pending_groups)
-        first_record, pending_groups, num_documents = (
-          first_record + len(pending_groups) * self._group,
+        yield first_of_group, self._corpus(pending_groups)
+        first_of_group, pending_groups, num_documents = (
+          first_of_group + len(pending_groups) * self._group_size,
           [],
           0,
         )
       pending_groups.append(group)
       num_documents += len(group.document_lengths)
     if num_documents:
-      yield first_record, self._corpus(pending_groups)
+      yield first_of_group, self._corpus(pending_groups)
 
   @functools.cached_property
   def unigrams(self) -> np.ndarray:
@@ -151,7 +170,7 @@ class Text:
     The first use reads the whole training text.
     """
     counts = np.zeros(self.vocab_size, np.int64)
-    for group in self._encode(self._train(), "train", self._threshold):
+    for group in self._encode(self._train(), "train", self._heldout_below_hash):
       counts += np.bincount(group.tokens, minlength=self.vocab_size)
     return counts
 
@@ -163,10 +182,13 @@ class Text:
       UserError: no document is held out.
     """
     if self._validation:
+      # The bound 0 holds out nothing, so all documents get split "train".
       groups = list(self._encode(self._validation(), "train", 0))
     else:
       records = self._train()
-      groups = list(self._encode(records, "validation", self._threshold))
+      groups = list(
+        self._encode(records, "validation", self._heldout_below_hash)
+      )
     if not any(len(group.document_lengths) for group in groups):
       raise UserError(
         f"{self.path}: no document is held out; register the text with a larger"

@@ -53,8 +53,8 @@ class GroupedText(Protocol):
   path: str
   meta: dict[str, Any]
 
-  def groups(self, record: int) -> Iterator[tuple[int, Corpus]]:
-    """Yields (index of the first record, corpus) of groups from `record` on."""
+  def groups(self, first_index: int) -> Iterator[tuple[int, Corpus]]:
+    """See `plain_text.Text.groups`."""
 
 
 class Portions(Protocol):
@@ -196,14 +196,14 @@ class TextPortions:
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
     """Yields the groups of an epoch, beginning at record `start`."""
-    for record, corpus in self._text.groups(start):
-      yield self._group(epoch, record, corpus)
+    for first_index, corpus in self._text.groups(start):
+      yield self._group(epoch, first_index, corpus)
 
-  def _group(self, epoch: int, record: int, corpus: Corpus) -> Portion:
+  def _group(self, epoch: int, first_index: int, corpus: Corpus) -> Portion:
     """Indexes the documents of a group, and shuffles their examples."""
     self._recipe.check(corpus)
-    key = hashing.make_key(self.key, "epoch", epoch, record)
-    key_of_draws = draws_key(self._recipe, self.key, epoch, record)
+    key = hashing.make_key(self.key, "epoch", epoch, first_index)
+    key_of_draws = draws_key(self._recipe, self.key, epoch, first_index)
     elements = self._recipe.index(
       corpus, 0, corpus.num_documents, hashing.make_key(key_of_draws, "rows")
     )
@@ -211,4 +211,4 @@ class TextPortions:
     numbers = None
     if self._recipe.copies:
       numbers = fixed_numbers(key_of_draws, len(elements))[order]
-    return Portion(record, corpus, elements[order], numbers)
+    return Portion(first_index, corpus, elements[order], numbers)

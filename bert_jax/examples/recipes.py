@@ -37,11 +37,12 @@ class Recipe:
     features: key -> (shape of one row, dtype).
     check: a function of a corpus; it raises UserError if the corpus cannot be
       used for the objective.
-    index: (corpus, first document, end document, key) -> array. Each element
-      along its first axis is an example of one epoch. The end document is not
-      in the range.
+    index: (corpus, first document, end document, random key) -> array. Each
+      element along its first axis is an example of one epoch. The end document
+      is not in the range.
     build: (corpus, [B] elements of the index, [B] uint64 numbers of the
-      examples, key) -> batch. The numbers and the key determine every draw.
+      examples, random key) -> batch. The numbers and the key determine every
+      draw.
     required_tokens: the fields of `SpecialIds` that the vocabulary must have.
     copies: 0 if every epoch has new examples. Otherwise epoch e repeats the
       examples of epoch e mod `copies`, with the same masks, in a new order.
@@ -49,7 +50,7 @@ class Recipe:
       continue in the next batch; 0 if there are none. See
       `streams.StatefulStreams`.
     find_texts: finds the texts that elements of the index stand for, see
-      `assembly.FindTexts`; None if texts cannot be described by
+      `assembly.FindTexts`; None for ELMo, whose elements are not
       `rows.SEQUENCE_DTYPE`.
     has_pairs: True if a row has two texts and a label for their relation.
   """
@@ -82,7 +83,7 @@ def draws_key(recipe: Recipe, key: int, epoch: int, *subkeys: int) -> int:
 
 
 def fixed_numbers(key: int, count: int) -> np.ndarray:
-  """Returns numbers of examples that every epoch of a copy repeats.
+  """Returns the number that each example has in all epochs of one copy.
 
   Args:
     key: a key that depends on the copy and the range of documents.
@@ -107,14 +108,15 @@ class RowOptions:
       smoothing: see `masking.MaskOptions`.
     short_probability: the share of documents that are cut into shorter
       examples; for ELECTRA, the share of rows that may be shorter.
-    random_share: the share of BERT's pairs whose second segment is random.
+    random_share: "published" or 0.5, how many of BERT's pairs have a random
+      second segment. A pair is made from a chunk (consecutive sentences of one
+      document).
       With "published", every pair from a chunk of one sentence is random, and
       half of the pairs from longer chunks. So more than half of all pairs are
       random.
-      With 0.5, half of the pairs are random. Then a chunk that is a single
-      sentence can make a "next" pair, by a split at a uniform position inside
-      it. (At the end of a document, a chunk of a single token still makes a
-      random pair.)
+      With 0.5, half of the pairs are random. Then a chunk of one sentence can
+      make a "next" pair, by a split at a uniform position inside it. (At the
+      end of a document, a chunk of a single token still makes a random pair.)
     single: how ALBERT makes a pair from a chunk of one sentence. "split" splits
       the sentence at a uniform position, so that both segments are always from
       one document; a single token makes no pair. "random_document" takes a
@@ -236,13 +238,17 @@ def bert_pairs(
   """
   _check_share(options)
   # The option is a string if it comes from a command line.
-  splits_single = str(options.random_share) == "0.5"
-  if options.random_share != "published" and not splits_single:
+  splits_single_sentence = str(options.random_share) == "0.5"
+  if options.random_share != "published" and not splits_single_sentence:
     raise UserError(
       f"random_share is {options.random_share!r}; choose 'published' or 0.5."
     )
   return _pair_recipe(
-    special, vocab_size, options, splits_single, needs_two_documents=True
+    special,
+    vocab_size,
+    options,
+    splits_single_sentence=splits_single_sentence,
+    needs_two_documents=True,
   )
 
 
@@ -274,13 +280,13 @@ def albert_pairs(
       f"single is {options.single!r}"
       f"{did_you_mean(str(options.single), choices)}"
     )
-  splits_sentence = options.single == "split"
+  splits_single_sentence = options.single == "split"
   return _pair_recipe(
     special,
     vocab_size,
     options,
-    splits_sentence,
-    needs_two_documents=not splits_sentence,
+    splits_single_sentence=splits_single_sentence,
+    needs_two_documents=not splits_single_sentence,
     predicts_order=True,
   )
 
@@ -479,7 +485,7 @@ def _pair_recipe(
   special: SpecialIds,
   vocab_size: int,
   options: RowOptions,
-  splits_single: bool,
+  splits_single_sentence: bool,
   needs_two_documents: bool,
   predicts_order: bool = False,
 ) -> Recipe:
@@ -498,7 +504,7 @@ def _pair_recipe(
     pairs.index_chunks,
     max_tokens=max_tokens,
     short_probability=options.short_probability,
-    splits_single=splits_single,
+    splits_single_sentence=splits_single_sentence,
     predicts_order=predicts_order,
   )
   find_texts = functools.partial(pairs.find_texts, max_tokens=max_tokens)
@@ -551,11 +557,12 @@ def _layout_recipe(
   find_texts: assembly.FindTexts = assembly.return_elements,
   needs_two_documents: bool = False,
 ) -> Recipe:
-  """Makes a recipe whose examples can be described by `rows.SEQUENCE_DTYPE`.
+  """Makes a recipe whose rows hold sequences, see `rows.SEQUENCE_DTYPE`.
 
   Args:
     layout: the layout of the rows.
-    index: a function like `Recipe.index`, whose elements are single sequences.
+    index: a function like `Recipe.index`; each element of its array is one
+      sequence of a row.
     static_masks: see `Recipe.copies`.
     find_texts: finds the texts of the elements of `index`.
     needs_two_documents: True if a corpus must have at least two documents.

@@ -21,7 +21,7 @@ VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=12, heads=12, mlp=3072),
 }
 # A classifier reads the vector of the last token, `_classify_`, after dropout
-# (train.py, clf).
+# (function clf in train.py of openai/finetune-transformer-lm).
 POOLING = heads.Pooling(activation=None, last=True)
 PRETRAINED_POOLER = False
 OBJECTIVE = "lm"

@@ -61,7 +61,7 @@ def log_uniform_probability(
 
 
 @functools.cache
-def num_draws_for(count: int, vocab_size: int) -> int:
+def max_draws(count: int, vocab_size: int) -> int:
   """Returns a number of draws that almost surely gives `count` classes.
 
   It is the smallest number whose expected number of different classes is at
@@ -111,7 +111,7 @@ def draw_classes(
     The classes in the order of their first draws, and the number of draws up to
     the first draw of the last class.
   """
-  num_draws = num_draws_for(count, vocab_size)
+  num_draws = max_draws(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
   coarse, fine = jax.random.uniform(key, (2, num_draws))
   # The 23 random bits of `coarse` are too few to reach each of 793,471 classes,
@@ -296,7 +296,7 @@ def build(
   module = elmo.ForPreTraining(encoder)
   vocab_size = encoder.vocab_size
   if negatives:
-    num_draws_for(negatives, vocab_size)
+    max_draws(negatives, vocab_size)
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("elmo", batch, KEYS)

@@ -588,7 +588,7 @@ def register_text(
       tokenizer,
       heldout=heldout,
       language=language,
-      group=group,
+      group_size=group,
       version=version,
     )
 

@@ -103,7 +103,8 @@ def unigram_baseline(
   every weight, so that a piece of weight 0 has a finite cost.
 
   Args:
-    heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
+    heldout: the examples; their batch has `{targets}_ids` and
+      `{targets}_weights`.
     weights_of_pieces: [v] the frequency of each piece, such as its count in the
       training text.
     targets: "mlm" for masked tokens, "lm" for next tokens; "next" or "previous"
@@ -132,7 +133,9 @@ def summary_lines(
   means: Mapping[str, float],
   smoothing: float = 0.0,
 ) -> list[str]:
-  """Returns lines that compare each loss with the loss of guessing.
+  """Returns lines about each loss.
+
+  For MLM, LM, ELMo and RTD they also say the loss of guessing.
 
   Args:
     heldout: the held-out examples.
@@ -179,13 +182,17 @@ def summary_lines(
 def _replaced_token_lines(means: Mapping[str, float]) -> list[str]:
   """Returns the lines about ELECTRA's replaced token detection (RTD)."""
   loss, replaced_share = means["rtd_loss"], means["rtd_replaced"]
-  flagged_share, found_share = means["rtd_flagged"], means["rtd_found"]
+  flagged_share, correctly_flagged_share = (
+    means["rtd_flagged"],
+    means["rtd_found"],
+  )
   guessing_loss = binary_entropy(replaced_share)
   gain = 1.0 - loss / guessing_loss if guessing_loss else 0.0
+  precision = correctly_flagged_share / max(flagged_share, 1e-30)
+  recall = correctly_flagged_share / max(replaced_share, 1e-30)
   return [
-    f"entropy of the replaced share, {replaced_share:.4f}:"
-    f" {guessing_loss:.4f} nats",
+    f"share of replaced tokens: {replaced_share:.4f}; its entropy, the loss of"
+    f" guessing: {guessing_loss:.4f} nats",
     f"held-out RTD loss: {loss:.4f} nats, {gain:.1%} below this entropy",
-    f"replaced tokens: precision {found_share / max(flagged_share, 1e-30):.4f},"
-    f" recall {found_share / max(replaced_share, 1e-30):.4f}",
+    f"replaced tokens: precision {precision:.4f}, recall {recall:.4f}",
   ]

@@ -82,7 +82,7 @@ def make_text():
     wordpiece.build(pieces, True, "v"),
     heldout=0.0,
     language="en",
-    group=16,
+    group_size=16,
     version=1,
   )
 

@@ -122,7 +122,7 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_a_batch_without_words_gives_no_vectors(tiny_elmo, shape):
-  """The batch has no sentences, or sentences without words and ends."""
+  """The batch has no sentences, or sentences without words and without ends."""
   encoder, params, _ = tiny_elmo
   batch = characters.make_batch([[]] * shape[0], adds_sentence_ends=False)
   ids = np.zeros(shape, np.int32)
@@ -163,7 +163,7 @@ def test_each_direction_sees_only_its_side(tiny_elmo):
     ]
 
 
-def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(
+def test_layer_0_is_the_words_twice_and_layer_2_has_a_residual(
   tiny_elmo,
 ):
   module, params, apply = tiny_elmo
@@ -230,28 +230,28 @@ def test_dropout_depends_on_its_key_and_bfloat16_is_finite(tiny_elmo):
   )
 
 
-def test_a_mixture_of_layers_equals_its_formula():
+def test_the_weighted_sum_of_layers_equals_its_formula():
   rng = np.random.default_rng(0)
   layer_vectors = rng.normal(2.0, 3.0, (2, 3, 4, 6)).astype(np.float32)
   ids = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32)
   w, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
   params = {"layer_weights": w, "gamma": gamma}
   exps = np.exp(w + 1 / 3)
-  mixture = elmo.ScalarMix().apply({"params": params}, layer_vectors, ids)
+  layer_sum = elmo.ScalarMix().apply({"params": params}, layer_vectors, ids)
   expected = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), layer_vectors)
-  np.testing.assert_allclose(mixture, expected, rtol=1e-5)
+  np.testing.assert_allclose(layer_sum, expected, rtol=1e-5)
   words = layer_vectors.transpose(1, 0, 2, 3)[:, ids != 0]
   normalized_layers = [
     (s - x.mean()) / x.std()
     for s, x in zip(layer_vectors.transpose(1, 0, 2, 3), words, strict=True)
   ]
-  mixture = elmo.ScalarMix(normalises_layers=True).apply(
+  layer_sum = elmo.ScalarMix(normalises_layers=True).apply(
     {"params": params}, layer_vectors, ids
   )
   expected = gamma * np.einsum(
     "n,nbld->bld", exps / exps.sum(), np.array(normalized_layers)
   )
-  np.testing.assert_allclose(mixture, expected, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(layer_sum, expected, rtol=1e-4, atol=1e-5)
   initial_params = elmo.ScalarMix().init(jax.random.key(0), layer_vectors, ids)[
     "params"
   ]
@@ -344,14 +344,14 @@ def test_initial_values_have_the_published_distributions(activation):
   assert np.isclose(words["project"]["kernel"].std(), 64**-0.5, rtol=0.1)
 
 
-needs_fixtures = pytest.mark.skipif(
+needs_published_models = pytest.mark.skipif(
   not DATA_FOLDER,
-  reason="BERT_JAX_TEST_DATA names no folder with ELMo's fixtures",
+  reason="BERT_JAX_TEST_DATA names no folder with published models of ELMo",
 )
 
 
-def open_fixture(name):
-  """Returns a fixture's folder, module and parameters, and h5py."""
+def open_published_model(name):
+  """Returns a published model's folder, module and parameters, and h5py."""
   h5py = pytest.importorskip("h5py", reason="h5py is not installed")
   from bert_jax.weights import bilm
 
@@ -361,15 +361,15 @@ def open_fixture(name):
   return path, from_config.build(weights.config), params, h5py
 
 
-@needs_fixtures
+@needs_published_models
 @pytest.mark.parametrize(
-  "name, sentences",
+  "name, sentences_file",
   [
     ("bilm", "lm_embeddings_sentences.json"),
     ("allennlp", "sentences.json"),
   ],
 )
-def test_embeddings_agree_with_published_ones(name, sentences):
+def test_embeddings_agree_with_published_ones(name, sentences_file):
   """The top layers agree with those of bilm-tf within 1e-5.
 
   One model has residuals, and the other has none. When bilm-tf's vectors were
@@ -377,8 +377,8 @@ def test_embeddings_agree_with_published_ones(name, sentences):
   So only the vectors of the first sentence of a group equal our vectors without
   a state.
   """
-  path, module, params, h5py = open_fixture(name)
-  groups = json.loads((path / sentences).read_text())
+  path, module, params, h5py = open_published_model(name)
+  groups = json.loads((path / sentences_file).read_text())
   apply_without_state = fast_jit(
     lambda batch: module.apply({"params": params}, batch)["layers"]
   )
@@ -415,13 +415,13 @@ def test_embeddings_agree_with_published_ones(name, sentences):
       assert difference < 1e-5 if sentence_index == 0 else difference > 1e-4
 
 
-@needs_fixtures
+@needs_published_models
 def test_vectors_of_words_agree_with_published_ones():
   """The vectors of 458 words agree with published vectors within 1e-5.
 
   The vectors are those of layer 0, which depends on no state.
   """
-  path, module, params, h5py = open_fixture("allennlp")
+  path, module, params, h5py = open_published_model("allennlp")
   word_by_mark = {
     "<S>": characters.BEGIN_SENTENCE,
     "</S>": characters.END_SENTENCE,

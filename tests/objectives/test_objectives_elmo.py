@@ -29,8 +29,12 @@ MODEL = dict(
 WORDS = [f"w{i}" for i in range(VOCABULARY_SIZE)]
 
 
-def make_batch(rows, length, seed=0, lengths=None, has_back_chars=False):
-  """Returns random words; the targets are each word's neighbours in the row."""
+def make_batch(rows, length, seed=0, lengths=None, has_backward_words=False):
+  """Returns random words; the targets are each word's neighbours in the row.
+
+  With `has_backward_words`, the backward direction reads different random
+  words, which have nothing to do with the targets.
+  """
   rng = np.random.default_rng(seed)
   ids = rng.integers(3, VOCABULARY_SIZE, (rows, length))
   is_word = np.arange(length) < np.array(lengths or [length] * rows)[:, None]
@@ -47,7 +51,7 @@ def make_batch(rows, length, seed=0, lengths=None, has_back_chars=False):
     previous_ids=previous_ids.astype(np.int32),
     previous_weights=(previous_ids > 0).astype(np.float32),
   )
-  if has_back_chars:
+  if has_backward_words:
     batch["back_char_ids"] = spell(
       rng.integers(3, VOCABULARY_SIZE, (rows, length))
     )
@@ -99,10 +103,12 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
   ):
     logits = vectors @ table.T + bias
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
-    ids, weight = (
+    ids, target_weights = (
       np.asarray(batch[f"{target}_{k}"]) for k in ("ids", "weights")
     )
-    expected = -(np.take_along_axis(logits, ids[..., None], 2)[..., 0] * weight)
+    expected = -(
+      np.take_along_axis(logits, ids[..., None], 2)[..., 0] * target_weights
+    )
     np.testing.assert_allclose(
       sums[f"{direction}_loss"], expected.sum(), rtol=1e-5
     )
@@ -241,9 +247,8 @@ def test_candidates_are_drawn_until_there_are_enough():
   ids, num_tries = np.asarray(ids), np.asarray(num_tries)
   assert all(len(set(row)) == k for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == v - 1
-  assert (
-    num_tries.min() >= k
-    and num_tries.max() <= elmo_objective.num_draws_for(k, v)
+  assert num_tries.min() >= k and num_tries.max() <= elmo_objective.max_draws(
+    k, v
   )
   share = np.bincount(ids.ravel(), minlength=v) / repeats
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
@@ -259,11 +264,14 @@ def test_candidates_are_drawn_until_there_are_enough():
     share, expected_share, atol=5 * math.sqrt(0.5 / repeats)
   )
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
-    elmo_objective.num_draws_for(v, v)
+    elmo_objective.max_draws(v, v)
 
 
 def test_all_parts_of_a_large_vocabulary_are_drawn():
-  """Large ids have all remainders; a draw in float32 would skip some ids."""
+  """The largest ids have all remainders modulo 4.
+
+  A draw in float32 would skip some of them.
+  """
   v = 793_471
   ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
@@ -304,7 +312,7 @@ def test_states_continue_in_the_next_batch():
   """
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
-  batch = make_batch(2, 8, has_back_chars=True)
+  batch = make_batch(2, 8, has_backward_words=True)
   parts = [{k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)]
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   compute_loss = fast_jit(objective.loss, static_argnums=5)
@@ -341,7 +349,7 @@ def test_bad_models_and_batches_are_refused():
     stateful_objective.init(key, batch)
   stateless_objective = objectives.build("elmo", MODEL, {})
   with pytest.raises(ValueError, match="stateful=False.*streams=0"):
-    stateless_objective.init(key, make_batch(2, 4, has_back_chars=True))
+    stateless_objective.init(key, make_batch(2, 4, has_backward_words=True))
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
     stateless_objective.init(
       key, {k: batch[k] for k in ("char_ids", "sequence_ids")}
@@ -349,7 +357,7 @@ def test_bad_models_and_batches_are_refused():
   states = nn.unbox(stateful_objective.init_carry(make_batch(4, 4)))
   with pytest.raises(ValueError, match="4 rows.*micro_batches=1"):
     stateful_objective.loss(
-      {}, {}, states, make_batch(2, 4, has_back_chars=True), key, True
+      {}, {}, states, make_batch(2, 4, has_backward_words=True), key, True
     )
 
 
@@ -361,7 +369,7 @@ def test_a_step_changes_every_parameter():
   schedule = optim.build_schedule(10, "constant", 0.2, 0.0)
   assert float(schedule(9)) == pytest.approx(0.2)
   optimizer = optim.build_adagrad(schedule, "adagrad", 1.0, 20.0, 10.0)
-  batch = make_batch(2, 4, has_back_chars=True)
+  batch = make_batch(2, 4, has_backward_words=True)
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   carry = nn.unbox(objective.init_carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)

@@ -31,12 +31,12 @@ def reference_row(word):
   return [i + 1 for i in row]
 
 
-def test_rows_are_those_of_the_words():
+def test_each_word_gives_one_row_of_character_ids():
   word_encoder, sentence_encoder = (
     Characters(),
     Characters(adds_sentence_ends=True),
   )
-  for text, ids, sentence_ids in zip(
+  for text, ids, ids_with_ends in zip(
     TEXTS,
     word_encoder.encode_batch(TEXTS),
     sentence_encoder.encode_batch(TEXTS),
@@ -46,13 +46,13 @@ def test_rows_are_those_of_the_words():
     assert ids.tolist() == [reference_row(word) for word in text.split()]
     begin = characters.word_ids(characters.BEGIN_SENTENCE)
     end = characters.word_ids(characters.END_SENTENCE)
-    np.testing.assert_array_equal(sentence_ids[1:-1], ids)
+    np.testing.assert_array_equal(ids_with_ends[1:-1], ids)
     assert (
-      sentence_ids[0].tolist() == begin and sentence_ids[-1].tolist() == end
+      ids_with_ends[0].tolist() == begin and ids_with_ends[-1].tolist() == end
     )
     np.testing.assert_array_equal(
       characters.sentence_ids(text.split(), adds_sentence_ends=True),
-      sentence_ids,
+      ids_with_ends,
     )
   assert word_encoder.encode_batch([]) == []
   copy = pickle.loads(pickle.dumps(sentence_encoder))
@@ -84,7 +84,7 @@ def test_offsets_are_slices_of_the_raw_text():
       )
 
 
-def test_symbols_of_sentences_are_read_on_request():
+def test_only_encode_special_reads_sentence_ends_in_a_text():
   vocabulary = Characters()
   ids = vocabulary.encode_special("<S> a </S> <S>a")
   assert ids[:3].tolist() == characters.sentence_ids(["a"]).tolist()

@@ -295,7 +295,8 @@ def test_summary_compares_each_loss_with_guessing():
     "unigram cross-entropy: 0.6931 nats",
     "held-out LM loss: 0.2500 nats",
     "held-out SOP loss: 0.6000 nats, accuracy 0.7500",
-    "entropy of the replaced share, 0.1000: 0.3251 nats",
+    "share of replaced tokens: 0.1000; its entropy, the loss of guessing:"
+    " 0.3251 nats",
     "held-out RTD loss: 0.2900 nats, 10.8% below this entropy",
     "replaced tokens: precision 0.7500, recall 0.6000",
   ]

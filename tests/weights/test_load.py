@@ -81,7 +81,7 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path):
   assert hidden.shape == (1, 4, 8)
 
 
-def test_only_the_computation_may_be_changed(tmp_path):
+def test_options_of_open_model_may_change_no_sizes(tmp_path):
   path = tiny_hf.write_folder(tmp_path / "hf", "BertModel")
   bfloat16_model = open_model(path, dtype="bfloat16", unroll=2, remat=True)
   encoder = bfloat16_model.module.encoder
@@ -125,16 +125,16 @@ def test_the_family_is_found_in_a_folder(tmp_path):
 
 
 def write_both_towers(path):
-  for name, tower, f in (
+  for name, tower, mlp in (
     ("ElectraForMaskedLM", "generator", 32),
     ("ElectraForPreTraining", "discriminator", 12),
   ):
     rng = np.random.default_rng(0)
-    shapes = tiny_hf.array_shapes(name, f=f)
+    shapes = tiny_hf.array_shapes(name, f=mlp)
     arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
     options = {}
     if tower == "generator":
-      options = {"num_attention_heads": 1, "intermediate_size": f}
+      options = {"num_attention_heads": 1, "intermediate_size": mlp}
     tiny_hf.write_folder(path / tower, name, arrays, **options)
   return str(path)
 
