@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from bert_jax.messages import UserError
 
-# Type -> the bits of an element. For a type that is not here, the digits of its
-# name are the bits. XLA's type `token`, which only orders operations,
-# takes no space.
-BITS_BY_TYPE = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
+# Type -> the bits of an element, for types without digits in their names. XLA's
+# type `token`, which only orders operations, takes no space.
+BITS_BY_TYPE = {"pred": 8, "token": 0}
 COLLECTIVES = (
   "all-reduce",
   "all-gather",
@@ -40,13 +39,13 @@ class Instruction:
 
   Attributes:
     name: the name of its result, without the %.
-    shape: the text of its type; a tuple is in brackets.
+    type_text: the text of its type; a tuple is in brackets.
     operation: its opcode, for example "all-reduce".
     call: the text after the type: opcode, operands and attributes.
   """
 
   name: str
-  shape: str
+  type_text: str
   operation: str
   call: str
 
@@ -110,14 +109,14 @@ def parse_program(text: str) -> Program:
   return Program(computations, entry)
 
 
-def num_bytes(shape: str) -> int:
+def num_bytes(type_text: str) -> int:
   """Returns the bytes of the arrays in a type's text, without padding."""
   # `_ARRAY_TYPE` matches nothing in a layout such as {1,0:T(8,128)(2,1)}.
   return sum(
     math.prod(int(n) for n in sizes.split(",") if n)
     * BITS_BY_TYPE.get(base_type + bits, int(bits or 0))
     // 8
-    for base_type, bits, sizes in _ARRAY_TYPE.findall(shape)
+    for base_type, bits, sizes in _ARRAY_TYPE.findall(type_text)
   )
 
 
@@ -223,7 +222,7 @@ def collective_traffic(program: Program) -> dict[str, Traffic]:
   for instruction, num_runs in walk_collectives(program):
     opcode = instruction.operation.removesuffix("-done")
     earlier_traffic = traffic.get(opcode, Traffic(0, 0))
-    output_bytes = num_bytes(instruction.shape)
+    output_bytes = num_bytes(instruction.type_text)
     traffic[opcode] = Traffic(
       earlier_traffic.count + num_runs,
       earlier_traffic.bytes + num_runs * output_bytes,

@@ -303,7 +303,7 @@ def list_collectives(
     group_size = group_sizes.get(operand[1] if operand else "")
     if group_size is None:
       group_size = _group_size(instruction.call, num_devices)
-    output_bytes = hlo.num_bytes(instruction.shape)
+    output_bytes = hlo.num_bytes(instruction.type_text)
     listed_collectives.append(
       Collective(kind, num_runs, output_bytes, group_size)
     )
@@ -402,7 +402,7 @@ def cycles_by_kernel(
       continue
     # The compiler keeps the kernel's name in the path of its operation.
     path = hlo.operation_path(instruction)
-    output_bytes = hlo.num_bytes(instruction.shape)
+    output_bytes = hlo.num_bytes(instruction.type_text)
     matching_calls = [
       call
       for call in operations

@@ -172,7 +172,7 @@ def extract_texts(
     UserError: the model cannot compute the vectors of the spec.
   """
   if spec.layers is None:
-    spec = spec._replace(layers=tuple(range(num_layers(model))))
+    spec = spec._replace(layers=tuple(range(num_layers_with_embeddings(model))))
   check_spec(model, spec)
   texts = iter(texts)
   blocks = iter(lambda: list(itertools.islice(texts, BLOCK_SIZE)), [])
@@ -256,14 +256,14 @@ def choose_pooling(
   return unit or model_unit, unit is None and pooling["normalize"], notes
 
 
-def num_layers(model: OpenedModel) -> int:
-  """Counts a model's layers; the embeddings count as one layer."""
+def num_layers_with_embeddings(model: OpenedModel) -> int:
+  """Counts the layers that `Spec.layers` can name."""
   return model.module.encoder.num_layers + 1
 
 
 def check_spec(model: OpenedModel, spec: Spec) -> None:
   """Raises a UserError if a model cannot compute the vectors of a spec."""
-  count, family = num_layers(model), model.config["family"]
+  count, family = num_layers_with_embeddings(model), model.config["family"]
   if "encoder" not in model.params:
     raise UserError(
       "the model has both towers of ELECTRA; load it with tower="

@@ -63,7 +63,7 @@ def test_layers_are_the_encoders_own(family, tmp_path):
     model, [text_inputs.text_of_string(0, text) for text in texts]
   )
   expected = expected_layers(model, encoded[0].ids)
-  num_layers = features_lib.num_layers(model)
+  num_layers = features_lib.num_layers_with_embeddings(model)
   assert expected.shape[1] == num_layers
   features = extract(model, texts, layers=range(num_layers), combine="stack")
   lengths = [len(tokens.ids) for tokens in encoded]
