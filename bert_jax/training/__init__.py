@@ -15,6 +15,7 @@ needs.
 * `config.py`: the keys of a config, and the checks of their values.
 * `config_files.py`: config files: found by name, opened, printed flat.
 * `phases.py`: the phases of a run: lengths, batches, steps.
+* `memory.py`: whether a run recomputes activations, by the size of a device.
 * `steps.py`: the train step and the evaluation step.
 * `state.py`: the train state: step, parameters, optimizer, carry.
 * `optim.py`: optimizers and learning rate schedules.

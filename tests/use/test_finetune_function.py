@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_tasks
 from frames import Frame
+from history_columns import documented_columns
 from ml_collections import ConfigDict
 
 import bert_jax
@@ -92,6 +93,12 @@ def test_a_table_gives_a_model_and_a_history(first_run):
   )
   assert "validation_accuracy" in text and len(text) < 300
   assert bert_jax.load(first_run.workdir).labels == first_run.model.labels
+
+
+def test_the_page_explains_every_column_of_the_history(first_run):
+  columns = documented_columns()
+  for name in first_run.history[0]:
+    assert {name, name.removeprefix("validation_")} & columns, name
 
 
 def test_a_stopped_run_continues_to_the_same_numbers(

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from frames import Frame
+from history_columns import documented_columns
 
 import bert_jax
 from bert_jax.messages import UserError
@@ -60,6 +61,9 @@ def test_texts_give_a_model_and_a_history(first_run):
   ]
   assert np.isfinite(losses).all()
   assert "validation_mlm_accuracy" in first_run.history[1]
+  columns = documented_columns()
+  for name in first_run.history[0]:
+    assert name.removeprefix("validation_") in columns, name
 
 
 def test_the_same_call_continues_and_other_texts_are_refused(first_run, capsys):
