@@ -23,4 +23,13 @@ __getattr__, __dir__ = messages.lazy_names(
     "load": "bert_jax.use.model",
     "pretrain": "bert_jax.use.pretrain",
   },
+  # Names of transformers and of sentence-transformers.
+  dict.fromkeys(
+    (
+      *("from_pretrained", "AutoModel", "AutoTokenizer", "AutoConfig"),
+      *("BertModel", "SentenceTransformer", "pipeline", "load_model", "open"),
+    ),
+    "load",
+  )
+  | dict.fromkeys(("Trainer", "train", "fit"), "finetune"),
 )

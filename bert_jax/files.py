@@ -25,7 +25,7 @@ from typing import IO, Any, BinaryIO
 import filelock
 from etils import epath
 
-from bert_jax.messages import DamagedFile, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, note_once, same_call
 
 # The type of a path that a caller gives: a str or a path object.
 PathLike = str | os.PathLike[str]
@@ -477,8 +477,8 @@ class FileWatch:
       raise ChangedData(
         f"{path} was {change} while this run was reading it, so the steps since"
         " the last checkpoint may have used other data; no further checkpoint"
-        " is saved. Put the right folder back and give the same command again:"
-        " it continues from the last checkpoint."
+        f" is saved. Put the right folder back and give {same_call()} again: it"
+        " continues from the last checkpoint."
       )
 
   def check_input(self) -> None:
@@ -486,8 +486,8 @@ class FileWatch:
     for path, change in self._changes():
       raise ChangedInput(
         f"{path} was {change} while it was read, so the text that was read is a"
-        " mix of two versions. Give the same command again when no program"
-        " writes the file."
+        f" mix of two versions. Give {same_call()} again when no program writes"
+        " the file."
       )
 
 

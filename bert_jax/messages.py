@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,6 +112,135 @@ def pass_lines_to(listener: Callable[[str], None]) -> Iterator[None]:
 def note_once(line: str) -> None:
   """Does what `note` does, but prints a line only once in a process."""
   note(line)
+
+
+class _Parameters(NamedTuple):
+  """Holds the parameters of the Python function that the user called.
+
+  Attributes:
+    by_key: key of a config -> the parameter that sets it.
+    given: the parameters that the user passed.
+  """
+
+  by_key: Mapping[str, str]
+  given: Collection[str]
+
+
+# What messages name: None for the flags of a command, else parameters. In
+# functions that a command calls, they name flags.
+_parameters: contextvars.ContextVar[_Parameters | None] = (
+  contextvars.ContextVar("_parameters", default=None)
+)
+_is_command: contextvars.ContextVar[bool] = contextvars.ContextVar(
+  "_is_command", default=False
+)
+
+
+@contextlib.contextmanager
+def name_flags() -> Iterator[None]:
+  """Within the block, messages name flags, also in functions for notebooks.
+
+  A command uses it, because it calls such functions.
+  """
+  reset_token = _is_command.set(True)
+  try:
+    yield
+  finally:
+    _is_command.reset(reset_token)
+
+
+@contextlib.contextmanager
+def name_parameters(
+  by_key: Mapping[str, str] | None = None, given: Collection[str] = ()
+) -> Iterator[None]:
+  """Within the block, messages name parameters of Python instead of flags.
+
+  It has no effect within `name_flags`, or in a new thread.
+
+  Args:
+    by_key: key of a config -> the parameter of the called function that sets
+      it. All other keys are set by its parameter `config`.
+    given: the parameters that the user passed.
+  """
+  if _is_command.get():
+    yield
+    return
+  reset_token = _parameters.set(_Parameters(by_key or {}, given))
+  try:
+    yield
+  finally:
+    _parameters.reset(reset_token)
+
+
+def by_caller(command: str, python: str) -> str:
+  """Returns the words of a message that fit the caller.
+
+  Args:
+    command: the words for a user of the command, which name a flag.
+    python: the words for a user of the Python functions, which name a
+      parameter; see `name_parameters`.
+  """
+  return command if _parameters.get() is None else python
+
+
+def key_name(key: str) -> str:
+  """Returns how a message names a key of a config.
+
+  It is the parameter if the user passed one that sets this key, else
+  "config.KEY".
+
+  Args:
+    key: the key, with dots between its sections.
+  """
+  parameters = _parameters.get()
+  if parameters is not None:
+    name = parameters.by_key.get(key, "")
+    if name in parameters.given:
+      return name
+  return f"config.{key}"
+
+
+def setting(key: str, value: Any) -> str:
+  """Returns how the caller sets a key of a config, for a remedy.
+
+  It is a flag for a command, else the parameter that sets this key, or the
+  parameter `config`.
+
+  Args:
+    key: the key, with dots between its sections.
+    value: the value to set.
+  """
+  parameters = _parameters.get()
+  if parameters is None:
+    return f"--config.{key}={value}"
+  if name := parameters.by_key.get(key):
+    return f"{name}={value!r}"
+  return f"config={{{key!r}: {value!r}}}"
+
+
+def key_in_remedy(key: str) -> str:
+  """Returns how a remedy names a key of a config that the caller may change.
+
+  Args:
+    key: the key, with dots between its sections.
+  """
+  parameters = _parameters.get()
+  if parameters is None:
+    return key
+  return parameters.by_key.get(key, f"{key} of config")
+
+
+def divergence_remedy() -> str:
+  """Returns what to do if a loss, gradient or parameter is not finite."""
+  return (
+    f"lower {key_in_remedy('schedule.peak')} or lengthen"
+    f" {key_in_remedy('schedule.warmup')} in a new workdir"
+  )
+
+
+def same_call() -> str:
+  """Returns the words for a repetition: of the command, or of the call."""
+  return by_caller("the same command", "the same call")
 
 
 class Progress:
@@ -301,7 +430,9 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def lazy_names(
-  package: dict[str, Any], modules: Mapping[str, str]
+  package: dict[str, Any],
+  modules: Mapping[str, str],
+  other_names: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
   """Returns a package's `__getattr__` and `__dir__`, which import names late.
 
@@ -309,6 +440,8 @@ def lazy_names(
     package: the package's `globals()`.
     modules: the module of each name. The first use of a name imports its module
       and adds the name to the package.
+    other_names: a name that other libraries use -> the name of this package
+      that does the same; for messages.
 
   Returns:
     `__getattr__`, which raises AttributeError with the nearest names for an
@@ -317,9 +450,12 @@ def lazy_names(
 
   def get(name: str) -> Any:
     if name not in modules:
+      package_name = package["__name__"]
+      remedy = did_you_mean(name, modules)
+      if name in other_names:
+        remedy = f"; use {package_name}.{other_names[name]}."
       raise AttributeError(
-        f"module {package['__name__']!r} has no attribute {name!r}"
-        f"{did_you_mean(name, modules)}"
+        f"module {package_name!r} has no attribute {name!r}{remedy}"
       )
     with Watch(f"importing {modules[name]}"):
       package[name] = getattr(importlib.import_module(modules[name]), name)

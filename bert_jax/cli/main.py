@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_jax.cli import errors
 from bert_jax.cli.flags import Parser
-from bert_jax.messages import UserError, Watch, did_you_mean
+from bert_jax.messages import UserError, Watch, did_you_mean, name_flags
 
 # The verbs are in the order of a project: prepare text, train, use the model,
 # convert it.
@@ -110,6 +110,7 @@ def execute(argv: Sequence[str]) -> None:
             # A run has its own watch, on one host only. And a command that
             # waits for a line of stdin may be silent.
             watch.close()
+          watch.enter_context(name_flags())
           status = verb.run(args)
     finally:
       sys.stdout.flush()

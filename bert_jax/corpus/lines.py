@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from etils import epath
 
-from bert_jax.messages import DamagedFile, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, by_caller, note_once
 
 # A document or line with more than this many characters is cut into several.
 # This bounds the memory of the reader and of a worker. "War and Peace" has 3.2
@@ -31,13 +31,16 @@ _BLOCK_BYTES = 2**17
 # The memory limit for xz: `xz -9` needs 65 MB, but a hostile file can ask for
 # 4 GB.
 _MAX_XZ_MEMORY = 2**28
+# What --errors=replace does, for messages.
+REPLACEMENT = " to put U+FFFD for such bytes"
 # A long line is cut at a space if there is one among this many last characters.
 _SPACE_RANGE = 1000
 
 COMPRESSED_EXTENSIONS = (".gz", ".xz", ".zst")
+_PARQUET_MAGIC = b"PAR1"
 # The first bytes of a file that is not text -> what the message says about it.
 _MESSAGE_BY_MAGIC = {
-  b"PAR1": "a Parquet file; leave --format out, or give --format=parquet",
+  _PARQUET_MAGIC: "a Parquet file",
   b"\x1f\x8b": "compressed by gzip; let its name end with .gz",
   b"\xfd7zXZ\0": "compressed by xz; let its name end with .xz",
   b"\x28\xb5\x2f\xfd": "compressed by zstd; let its name end with .zst",
@@ -189,8 +192,7 @@ def read_lines(
       bad_line = line_number + len(_LINE_END.findall(valid_text))
       raise UserError(
         f"{path}: the text is not UTF-8 in line {bad_line}, at byte {start};"
-        " convert the file, or pass --errors=replace to put U+FFFD for such"
-        " bytes."
+        f" {remedy_for_bytes('convert the file', REPLACEMENT)}."
       ) from e
     if text and not has_begun:
       text, has_begun = text.removeprefix("\ufeff"), True
@@ -255,7 +257,24 @@ def _check_is_text(path: str, block: bytes) -> None:
   """Raises UserError if a file begins like a known format that is not text."""
   for magic, message in _MESSAGE_BY_MAGIC.items():
     if block.startswith(magic):
-      raise UserError(f"{path} is {message}.")
+      remedy = ""
+      if magic == _PARQUET_MAGIC:
+        remedy = by_caller(
+          "; leave --format out, or give --format=parquet",
+          f"; pass files=parquet:{path}",
+        )
+      raise UserError(f"{path} is {message}{remedy}.")
+
+
+def remedy_for_bytes(remedy: str, replacement: str) -> str:
+  """Returns the end of a message about text that is not UTF-8.
+
+  Args:
+    remedy: what the user can do to the text.
+    replacement: what --errors=replace does, with a space before it; or "".
+  """
+  flag_text = f", or pass --errors=replace{replacement}"
+  return remedy + by_caller(flag_text, "")
 
 
 def join_lines(

@@ -133,6 +133,6 @@ def _cell_text(cell: Any, location: str, errors: str) -> str | None:
     if errors == "replace":
       return e.object.decode("utf-8", "replace")
     raise UserError(
-      f"{location}: the text is not UTF-8 at its byte {e.start}; correct it, or"
-      " pass --errors=replace to put U+FFFD for such bytes."
+      f"{location}: the text is not UTF-8 at its byte {e.start};"
+      f" {lines.remedy_for_bytes('correct it', lines.REPLACEMENT)}."
     ) from e

@@ -36,7 +36,14 @@ from bert_jax.corpus.writer import (
   write_progress,
 )
 from bert_jax.files import PathLike
-from bert_jax.messages import DamagedFile, Progress, UserError, note
+from bert_jax.messages import (
+  DamagedFile,
+  Progress,
+  UserError,
+  by_caller,
+  note,
+  same_call,
+)
 from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
@@ -301,18 +308,18 @@ def _reuse_existing(
   except (KeyError, TypeError) as e:
     raise DamagedFile(
       f"{output}/meta.json is damaged: it does not say what the folder was made"
-      " from. Delete the folder and give the same command again."
+      f" from. Delete the folder and give {same_call()} again."
     ) from e
   if difference:
     raise UserError(
       f"{output} is prepared already, from something else: {difference}. Delete"
-      " it or choose another output."
+      f" it or choose another {by_caller('output', 'workdir')}."
     )
   if meta.get("tokenizer") != algorithm:
     raise DamagedFile(
       f"{output}/meta.json is damaged: its tokenizer is"
       f" {meta.get('tokenizer')!r:.40}, not {algorithm!r}. Delete the folder"
-      " and give the same command again."
+      f" and give {same_call()} again."
     )
   reader.check_fingerprint(prepared)
   remove_leftovers(output)
@@ -516,12 +523,22 @@ def _complete_folder(
   unknown_share = (unigrams[unk] + num_unknown) / unigrams.sum()
   note(f"{tokenizer.pieces[unk]}: {unknown_share:.2%} of the tokens")
   if unknown_share > _MAX_UNKNOWN_SHARE and tokenizer.algorithm != "words":
+    case, accents = (
+      by_caller(" (--no-lower-case)", ""),
+      by_caller(" (--keep-accents)", ""),
+    )
     note(
       "warning: many words are unknown to the vocabulary; was it made for this"
-      " language, for this case (--no-lower-case) and for accents"
-      " (--keep-accents)?"
+      f" language, for this case{case} and for accents{accents}?"
     )
   return meta
+
+
+# What a command's user can do about words of many tokens.
+_WORD_STARTS_ADVICE = (
+  "tokens; or, with a SentencePiece model, prepare the text with"
+  " --word-starts=albert"
+)
 
 
 def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
@@ -536,8 +553,8 @@ def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
     note(
       f"warning: words have {tokens / num_words:.0f} tokens on average, as in a"
       " language that is written without spaces: whole-word masks, n-grams and"
-      " spans never take only a part of a word. Mask single tokens; or, with a"
-      " SentencePiece model, prepare the text with --word-starts=albert."
+      " spans never take only a part of a word. Mask single"
+      f" {by_caller(_WORD_STARTS_ADVICE, 'tokens')}."
     )
 
 

@@ -45,7 +45,7 @@ from bert_jax.files import (
   has_valid_checksum,
   read_json,
 )
-from bert_jax.messages import DamagedFile, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, by_caller, note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
 from bert_jax.text.open_vocabulary import OTHER_WORDS_FILE, PIECES_FILE
@@ -196,11 +196,16 @@ def mark_sentence_starts(
   return starts_word
 
 
+def _prepare_again() -> str:
+  """Returns how the caller makes a prepared folder again."""
+  return by_caller("run `bert_jax prepare` again", "make the same call again")
+
+
 def _check_exists(path: pathlib.Path) -> None:
   """Raises DamagedFile if a file is missing."""
   if not path.exists():
     raise DamagedFile(
-      f"{path} is missing; delete the folder and run `bert_jax prepare` again."
+      f"{path} is missing; delete the folder and {_prepare_again()}."
     )
 
 
@@ -212,7 +217,7 @@ def _map_file(path: pathlib.Path, dtype: Any, count: int) -> np.ndarray:
   if size != expected_size:
     raise DamagedFile(
       f"{path} has {size} bytes where meta.json says {expected_size}; the"
-      " folder is damaged, delete it and run `bert_jax prepare` again."
+      f" folder is damaged, delete it and {_prepare_again()}."
     )
   if not count:
     return np.zeros(0, dtype)
@@ -284,7 +289,7 @@ def check_fingerprint(prepared: PreparedFolder) -> None:
     )
     raise DamagedFile(
       f"{prepared.path} is damaged: its content{file_list} does not agree with"
-      " its fingerprint. Delete it and run `bert_jax prepare` again."
+      f" its fingerprint. Delete it and {_prepare_again()}."
     )
 
 
@@ -367,7 +372,7 @@ def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
   if len(words) != count:
     raise DamagedFile(
       f"{path} has {len(words)} words where meta.json says {count}; the folder"
-      " is damaged, delete it and run `bert_jax prepare` again."
+      f" is damaged, delete it and {_prepare_again()}."
     )
   return words
 
@@ -376,8 +381,7 @@ def _damaged_meta_error(path: pathlib.Path, error: Exception) -> DamagedFile:
   """Returns the error for a damaged `meta.json`."""
   fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return DamagedFile(
-    f"{path} is damaged: {fault}. Delete its folder and run `bert_jax prepare`"
-    " again."
+    f"{path} is damaged: {fault}. Delete its folder and {_prepare_again()}."
   )
 
 

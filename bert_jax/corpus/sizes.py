@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.corpus.reader import Corpus
+from bert_jax.messages import by_caller
 
 # Warn if sentences have more than this many tokens on average. In English they
 # have about 25.
@@ -128,14 +129,20 @@ def _format_advice(formats: Set[str]) -> str:
   ]
   if "bert" in formats and other_formats:
     return (
-      f"; if it is plain text, give --format: {_join_with_or(other_formats)}"
+      "; if it is plain text, give"
+      f" {_format_option()}: {_join_with_or(other_formats)}"
     )
   if other_formats and not formats.isdisjoint(_PLAIN_FORMATS):
     return (
-      "; if several documents belong together, give another --format:"
-      f" {_join_with_or(other_formats)}"
+      "; if several documents belong together, give another"
+      f" {_format_option()}: {_join_with_or(other_formats)}"
     )
   return ""
+
+
+def _format_option() -> str:
+  """Returns how the caller says the format of the text."""
+  return by_caller("--format", 'files="FORMAT:PATH", with a format')
 
 
 def _join_with_or(names: list[str]) -> str:

@@ -21,7 +21,7 @@ from etils import epath
 from bert_jax import files
 from bert_jax.corpus import lines, parquet
 from bert_jax.files import parse_json
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 
 # The formats of files; docs/corpus.md describes them.
 FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
@@ -403,8 +403,9 @@ def format_of(path: str) -> str:
     return "bert"
   raise UserError(
     f"{path}: the name does not tell the format of the file ({extension} is"
-    f" not {', '.join(filter(None, _FORMAT_BY_EXTENSION))}); give --format, or"
-    f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
+    f" not {', '.join(filter(None, _FORMAT_BY_EXTENSION))}); give"
+    f" {by_caller('--format, or --input FORMAT:', 'files=FORMAT:')}{path}, with"
+    f" one of {', '.join(FORMATS)}."
   )
 
 
@@ -523,5 +524,5 @@ def _without_surrogates(text: str, location: str, errors: str) -> str:
       return text.encode("utf-8", "replace").decode("utf-8")
     raise UserError(
       f"{location}: `text` has half a surrogate pair at character {e.start};"
-      " correct it, or pass --errors=replace."
+      f" {lines.remedy_for_bytes('correct it', '')}."
     ) from e

@@ -22,6 +22,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus import reader, sources, writer
+from bert_jax.messages import by_caller
 from bert_jax.text.vocabulary import Vocabulary
 
 # The number of characters in a batch. They take about 0.2 seconds, and a few MB
@@ -259,7 +260,8 @@ class _Worker:
         ) from None
       raise ChildProcessError(
         f"a worker process ended early (exit code {code});"
-        " if the machine is short of memory, use fewer --processes."
+        " if the machine is short of memory, use fewer"
+        f" {by_caller('--processes', 'processes=')}."
       ) from None
     if not succeeded:
       raise output

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bert_jax import files
 from bert_jax.corpus import sources
 from bert_jax.files import PathLike
-from bert_jax.messages import Progress, UserError, note
+from bert_jax.messages import Progress, UserError, by_caller, note
 from bert_jax.text import (
   cleaning,
   open_vocabulary,
@@ -73,11 +73,12 @@ def train_vocab(
   output = os.fspath(output)
   if size < 100:
     raise UserError(
-      f"size={size} is too small; give 100 or more (BERT has 30522)."
+      f"{_size_name()}={size} is too small; give 100 or more (BERT has 30522)."
     )
   if size > MAX_SIZE:
     raise UserError(
-      f"size={size} is too large; give at most {MAX_SIZE} (BERT has 30522)."
+      f"{_size_name()}={size} is too large; give at most {MAX_SIZE} (BERT has"
+      " 30522)."
     )
   if rules is not None and algorithm != "words":
     raise UserError(
@@ -127,6 +128,15 @@ def _read_texts(
   progress.describe("all text read")
 
 
+# How a Python function that trains a model asks for a unigram vocabulary.
+UNIGRAM_FAMILY = "family='albert'"
+
+
+def _size_name() -> str:
+  """Returns the name of the option for the number of pieces."""
+  return by_caller("size", "vocab_size")
+
+
 class _SpaceCounter:
   """Counts the characters of texts, and their spaces and newlines."""
 
@@ -171,18 +181,19 @@ def _reason_for_fewer_pieces(
       f" {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
     )
     return (
-      f"{num_pieces:,} pieces are fewer than size={size}: the text has a space"
-      f" every {space_counter.mean_distance:.0f} characters only, and {rule}."
-      " Use --tokenizer=unigram, or put spaces between the words."
+      f"{num_pieces:,} pieces are fewer than {_size_name()}={size}: the text has"
+      f" a space every {space_counter.mean_distance:.0f} characters only, and"
+      f" {rule}. Use {by_caller('--tokenizer=unigram', UNIGRAM_FAMILY)}, or put"
+      " spaces between the words."
     )
   if algorithm == "words":
     return (
-      f"size={size} is too large: only {num_pieces:,} words of the text occur"
-      f" {MIN_FREQUENCY} times. A model predicts these words, and reads all"
-      " other words by their characters."
+      f"{_size_name()}={size} is too large: only {num_pieces:,} words of the"
+      f" text occur {MIN_FREQUENCY} times. A model predicts these words, and"
+      " reads all other words by their characters."
     )
   return (
-    f"the text is too small for size={size}: no further piece occurs"
+    f"the text is too small for {_size_name()}={size}: no further piece occurs"
     f" {MIN_FREQUENCY} times."
   )
 

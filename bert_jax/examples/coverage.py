@@ -15,6 +15,7 @@ from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.corpus.sizes import count_long_sentences, measure_lengths
 from bert_jax.examples.recipes import Recipe
+from bert_jax.messages import by_caller
 
 # A run warns if rows hold a smaller share than this of the text's tokens.
 # ELECTRA's rows of 128 tokens hold 0.86 of a text with ordinary sentences.
@@ -133,11 +134,14 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   yield line
   statistics = measure_lengths(corpus.sentences, corpus.documents)
   if coverage.held_share < MIN_HELD_SHARE:
+    format_advice = by_caller(
+      "with --format for plain text", "raise length, which is tokens of a row"
+    )
     yield (
       f"warning: an epoch does not train on the other {1 - held_share:.1%} of"
       f" the text: a sentence has {statistics.mean_tokens:.0f} tokens on"
       " average, and tokens that do not fit into a row are cut off. Prepare the"
-      " text with one sentence on each line, or with --format for plain text."
+      f" text with one sentence on each line, or {format_advice}."
     )
   if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.examples.batch_keys import Batch, Features
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.tasks import encoded_rows, metrics
 from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
@@ -530,6 +530,13 @@ def open_task(
   return TrainingSplit(folder, rows, batches, epochs, names)
 
 
+# What helps if a split cannot be evaluated.
+_EVALUATION_FLAGS = (
+  "--config.data.validation=SPLIT, or --config.evaluate.every=0"
+)
+_EVALUATION_PARAMETER = "other rows as validation, or validation=0"
+
+
 def open_splits(
   training_split: TrainingSplit, predicts_labels: bool = True
 ) -> Splits:
@@ -562,8 +569,8 @@ def open_splits(
       splits.append(split)
     except ValueError as e:
       raise UserError(
-        f"{e} Pass --config.data.validation=SPLIT, or --config.evaluate.every=0"
-        " to train without evaluation."
+        f"{e} Pass {by_caller(_EVALUATION_FLAGS, _EVALUATION_PARAMETER)} to"
+        " train without evaluation."
       ) from e
   return splits
 

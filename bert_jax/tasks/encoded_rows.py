@@ -40,7 +40,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
-from bert_jax.messages import DamagedFile, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, by_caller, note_once
 from bert_jax.text import open_vocabulary
 
 FORMAT_VERSION = 1
@@ -213,12 +213,15 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
       `FORMAT_VERSION`, or is damaged.
   """
   path = epath.Path(folder) / META_FILE
+  remedy = by_caller(
+    "make one with `bert_jax prepare-task --task NAME`",
+    "delete it and make the same call again",
+  )
   try:
     meta = files.read_json(path)
   except FileNotFoundError as e:
     raise UserError(
-      f"{folder} is not a task folder ({META_FILE} is missing); make one with"
-      " `bert_jax prepare-task --task NAME`."
+      f"{folder} is not a task folder ({META_FILE} is missing); {remedy}."
     ) from e
   except ValueError as e:
     raise DamagedFile(f"{path} is damaged ({e}); make the folder anew.") from e
@@ -228,10 +231,7 @@ def read_meta(folder: files.PathLike) -> dict[str, Any]:
         f"{folder} holds text for pre-training; to fine-tune, make a task"
         " folder with `bert_jax prepare-task --task NAME`."
       )
-    raise UserError(
-      f"{folder} is a folder, but not a task folder; make one with"
-      " `bert_jax prepare-task --task NAME`."
-    )
+    raise UserError(f"{folder} is a folder, but not a task folder; {remedy}.")
   if meta.get("format_version") != FORMAT_VERSION:
     raise UserError(
       f"{path} has format {meta.get('format_version')}, but this program reads"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.text import bpe
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -200,5 +200,6 @@ def check_length(layout: Layout, length: int) -> None:
   min_length = len(layout.begin) + len(layout.between) + len(layout.end) + 4
   if length < min_length:
     raise UserError(
-      f"--length={length} leaves no space for text; give {min_length} or more."
+      f"{by_caller('--length', 'length')}={length} leaves no space for text;"
+      f" give {min_length} or more."
     )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bert_jax.messages import UserError, did_you_mean
+from bert_jax.messages import UserError, by_caller, did_you_mean
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
@@ -242,7 +242,7 @@ def _name_labels(
   if marked_labels and not task.labels:
     notes.append(
       f"each list of labels has a number for each of {len(marked_labels)}"
-      " labels; name them by --labels."
+      f" labels; name them by {by_caller('--labels', 'lists of names')}."
     )
   elif not marked_labels:
     lists = [example["label"] for example, *_ in labelled_examples]
@@ -302,7 +302,8 @@ def _training_labels(
           location = conll.location_of(record, i)
           raise UserError(
             f"{location}: label {label!r:.60} is not in split {label_split}"
-            f" ({', '.join(labels)}); correct it, or give all with --labels."
+            f" ({', '.join(labels)}); correct it"
+            f"{by_caller(', or give all with --labels', '')}."
           )
   return labels
 

@@ -29,7 +29,7 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.messages import DamagedFile, UserError, note_once
+from bert_jax.messages import DamagedFile, UserError, by_caller, note_once
 from bert_jax.text import file_contents
 from bert_jax.text.vocabulary import (
   AddedTokenFinder,
@@ -427,8 +427,8 @@ def add_tokens(
     rules = vocabulary.options.get("rules")
     raise UserError(
       f"a tokenizer with the rules {rules!r} cannot have added tokens"
-      f" ({short_list([token.content for token in tokens])}); leave out"
-      " --rules."
+      f" ({short_list([token.content for token in tokens])});"
+      f" {by_caller('leave out --rules', 'choose another vocabulary')}."
     )
   if vocabulary.special_tokenizer.get_vocab_size() < vocabulary.vocab_size:
     vocabulary = _fill_id_gaps(vocabulary)

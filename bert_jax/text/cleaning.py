@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 
 
 class Cleaning(NamedTuple):
@@ -159,11 +159,12 @@ class MarkCounter:
     """Returns a warning if `num_changed` is over 1% of all characters."""
     if self.num_changed <= 0.01 * self.num_characters:
       return None
+    python_text = "family='roberta', whose vocabulary is of bytes,"
     return (
       f"warning: {self.num_changed / self.num_characters:.0%} of the text are"
       f" marks that their letters need, or letters with such marks, for example"
       f" {self.example!r} (U+{ord(self.example):04X}); these marks are stripped"
-      " like accents. --keep-accents keeps them."
+      f" like accents. {by_caller('--keep-accents', python_text)} keeps them."
     )
 
 

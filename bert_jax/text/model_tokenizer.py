@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from tokenizers import Tokenizer
 
+from bert_jax.messages import by_caller
 from bert_jax.text import (
   added_tokens,
   file_contents,
@@ -76,7 +77,7 @@ def missing_rows_message(tokenizer: Tokenizer, num_rows: int, path: str) -> str:
     f"{path}: the tokenizer has {max(id_by_piece.values()) + 1} pieces, but the"
     f" word table has {num_rows} rows; these pieces have no row: {names}. A"
     " text with one of them cannot be read. To train rows for them, start a run"
-    " from this model with init_from."
+    f" from this model{by_caller(' with init_from', '')}."
   )
 
 

@@ -22,7 +22,7 @@ from bert_jax.files import (
   read_json,
   write_durably,
 )
-from bert_jax.messages import DamagedFile, UserError
+from bert_jax.messages import DamagedFile, UserError, by_caller
 from bert_jax.text import (
   added_tokens,
   bpe,
@@ -127,7 +127,8 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
   vocabulary_path = epath.Path(path)
   if not vocabulary_path.exists():
     raise UserError(
-      f"there is no vocabulary {source}; make one with `bert_jax vocab`."
+      f"there is no vocabulary {source};"
+      f" {by_caller('make one with `bert_jax vocab`', _NO_VOCABULARY)}."
     )
   if vocabulary_path.is_dir():
     contents_by_name = _read_existing(vocabulary_path, INPUT_FILES)
@@ -168,6 +169,10 @@ def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
     wordpiece.check_uncased(vocabulary, source)
 
 
+# What a caller of a Python function does without a vocabulary.
+_NO_VOCABULARY = "without vocabulary=, one is trained on the text"
+
+
 def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
   """Returns a warning if over 1% of the pieces occur in no cleaned text.
 
@@ -194,12 +199,16 @@ def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
   ]
   if len(lost_pieces) <= 0.01 * len(vocabulary.pieces):
     return None
+  remedy = by_caller(
+    "pass --no-lower-case (lower_case=False) or --keep-accents"
+    " (keep_accents=True)",
+    "set do_lower_case to false in the tokenizer_config.json of its folder",
+  )
   return (
     f"warning: {path}: {len(lost_pieces):,} of {vocabulary.num_ids:,} pieces,"
     f" such as {lost_pieces[0]!r}, have capitals or accents. These are removed"
     " from a text before it is cut into pieces, so no text gives them. If the"
-    " vocabulary is meant for text that keeps them, pass --no-lower-case"
-    " (lower_case=False) or --keep-accents (keep_accents=True)."
+    f" vocabulary is meant for text that keeps them, {remedy}."
   )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bert_jax import files
-from bert_jax.messages import UserError, note
+from bert_jax.messages import UserError, by_caller, note
 from bert_jax.text import bpe, cleaning, unigram, wordpiece, words
 from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.vocabulary import (
@@ -202,6 +202,11 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
   return sorted(vocab, key=vocab.__getitem__)
 
 
+def _size_name() -> str:
+  """Returns the name of the option for the number of pieces."""
+  return by_caller("size", "vocab_size")
+
+
 def _long_words_warning(counts: Mapping[str, int]) -> str | None:
   """Returns a warning if over 1% of the characters are in too long words."""
   limit = MAX_WORD_CHARS["huggingface"]
@@ -211,10 +216,12 @@ def _long_words_warning(counts: Mapping[str, int]) -> str | None:
     long_chars += len(word) * count * (len(word) > limit)
   if long_chars <= 0.01 * total_chars:
     return None
+  flag_text = "--tokenizer=unigram or bytelevel"
+  python_text = "family='albert' (unigram) or 'roberta' (byte-level)"
   return (
     f"warning: {long_chars / total_chars:.0%} of the text are words of more"
     f" than {limit} characters, each of which is one [UNK]; for a language that"
-    " is written without spaces use --tokenizer=unigram or bytelevel."
+    f" is written without spaces use {by_caller(flag_text, python_text)}."
   )
 
 
@@ -280,7 +287,7 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   capacity = size - len(FIRST_PIECES) - len(LAST_PIECES)
   if capacity < len(alphabet):
     raise UserError(
-      f"size={size} is too small: the 256 bytes and"
+      f"{_size_name()}={size} is too small: the 256 bytes and"
       f" {len(FIRST_PIECES + LAST_PIECES)} special tokens must have pieces;"
       " RoBERTa has 50265."
     )
@@ -375,7 +382,7 @@ def train_unigram(
       raise errors[0] from None
     if not has_text:
       return None
-    raise UserError(f"size={size}: SentencePiece says: {e}") from e
+    raise UserError(f"{_size_name()}={size}: SentencePiece says: {e}") from e
   finally:
     folder.cleanup()
   proto_class: Any = vars(sentencepiece_model_pb2)["ModelProto"]

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.text.vocabulary import (
   SPECIAL_TOKENS,
   WORD_PATTERN,
@@ -161,11 +161,12 @@ def check_uncased(vocabulary: Vocabulary, source: str) -> None:
   ]
   cased_pieces = [p for p in ordinary_pieces if p != p.lower()]
   if vocabulary.lower_case and len(cased_pieces) > 0.01 * len(ordinary_pieces):
+    flag_text = by_caller("pass --no-lower-case (lower_case=False), or ", "")
     raise UserError(
       f"{source}: a cased vocabulary ({len(cased_pieces)} pieces with"
       f" capitals, such as {cased_pieces[0]!r}) cannot be used with"
-      " lower-casing; pass --no-lower-case (lower_case=False), or set"
-      " do_lower_case to false in the tokenizer_config.json of its folder."
+      f" lower-casing; {flag_text}set do_lower_case to"
+      " false in the tokenizer_config.json of its folder."
     )
 
 

@@ -17,6 +17,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from bert_jax import messages
 from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.weights.run_config import flatten, restart_may_change
@@ -542,7 +543,8 @@ def parse_section(
   Raises:
     UserError: see `parse`.
   """
-  prefix = f"config.{path}." if path else "config."
+  section_path = f"{path}." if path else ""
+  prefix = f"config.{section_path}"
   fields = {field.name: field for field in dataclasses.fields(cls)}
   other_keys = {key: values[key] for key in values if key not in fields}
   for key in values:
@@ -552,13 +554,14 @@ def parse_section(
     if "other_keys" not in fields:
       raise UserError(f"{prefix}{key} is not a key{did_you_mean(key, fields)}")
   for key, setting in values.items():
-    _check_float32(f"{prefix}{key}", setting)
+    _check_float32(messages.key_name(f"{section_path}{key}"), setting)
   arguments = {}
   for key, field in fields.items():
     if key == "other_keys":
       arguments[key] = types.MappingProxyType(other_keys)
     elif key in values:
-      _check_value(f"{prefix}{key}", values[key], field.metadata, on_task)
+      name = messages.key_name(f"{section_path}{key}")
+      _check_value(name, values[key], field.metadata, on_task)
       arguments[key] = values[key]
     elif field.default is dataclasses.MISSING:
       raise UserError(f"{prefix}{key} is missing.")
@@ -633,9 +636,8 @@ def check_length(path: str, builder: str, length: int | None) -> None:
   """Raises UserError if rows are too short for their builder."""
   min_length = MIN_LENGTHS.get(builder, 5)
   if length is not None and length < min_length:
-    raise UserError(
-      f"config.{path}.length={length} must be at least {min_length}."
-    )
+    name = messages.key_name(f"{path}.length")
+    raise UserError(f"{name}={length} must be at least {min_length}.")
 
 
 def trains_on_task(config: dict[str, Any]) -> bool:
@@ -777,7 +779,8 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
       setting, allowed_types
     ):
       raise UserError(
-        f"config.{key}={setting!r} must be of type {type(default).__name__}."
+        f"{messages.key_name(key)}={setting!r} must be of type"
+        f" {type(default).__name__}."
       )
 
 
@@ -809,7 +812,7 @@ def check_restart(
     if old.get(key) != new.get(key)
   ]
   lines = [
-    f"config.{key}: {old.get(key)!r} -> {new.get(key)!r}"
+    f"{messages.key_name(key)}: {old.get(key)!r} -> {new.get(key)!r}"
     for key in changed_keys
   ]
   refused_lines = [
@@ -822,6 +825,7 @@ def check_restart(
       "the run in this folder has another config:"
       f" {'; '.join(refused_lines)}. These keys change what the run computes;"
       " undo them, or start in a new workdir (with"
-      " --config.init_from=OLD_WORKDIR to go on from its parameters)."
+      f" {messages.setting('init_from', 'OLD_WORKDIR')} to go on from its"
+      " parameters)."
     )
   return lines

@@ -14,7 +14,7 @@ import traceback
 
 from ml_collections import ConfigDict
 
-from bert_jax.messages import UserError, did_you_mean
+from bert_jax.messages import UserError, by_caller, did_you_mean
 from bert_jax.weights.run_config import flatten
 
 _CONFIGS_MODULE = "bert_jax.configs"
@@ -52,23 +52,31 @@ def installed_names() -> list[str]:
   return sorted(path.stem for path in paths if path.stem != "common")
 
 
-def resolve_name(text: str) -> str:
+def _option(text: str) -> str:
+  """Returns the option for configs with a value, as the caller writes it."""
+  return f"{by_caller('--config', 'config')}={text}"
+
+
+def resolve_name(text: str, source: str = "") -> str:
   """Returns the value of --config, with a path in place of an installed name.
 
   Args:
     text: "PATH.py" or "PATH.py:NAME"; or "FILE" or "FILE:NAME", which means an
       installed file.
+    source: the option that named the config, for messages; "" means the option
+      for configs.
 
   Raises:
     UserError: there is no such file.
   """
+  source = source or _option(text)
   file, colon, name = text.partition(":")
   folder = _configs_folder()
   if "/" not in file and not file.endswith(".py"):
     path = folder / f"{file}.py"
     if file not in installed_names():
       suggestion = did_you_mean(file, installed_names())
-      raise UserError(f"--config={text}: there is no such config{suggestion}")
+      raise UserError(f"{source}: there is no such config{suggestion}")
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():
     # The documentation gives paths in a checkout. A user who has only the
@@ -76,57 +84,59 @@ def resolve_name(text: str) -> str:
     stem = pathlib.PurePath(file).stem
     remedy = ""
     if stem in installed_names():
-      remedy = f"; pass --config={stem}{colon}{name}, which is installed"
-    raise UserError(f"--config={text}: there is no such file{remedy}.")
+      remedy = f"; pass {_option(f'{stem}{colon}{name}')}, which is installed"
+    raise UserError(f"{source}: there is no such file{remedy}.")
   return text
 
 
-def open_config(text: str) -> ConfigDict:
+def open_config(text: str, source: str = "") -> ConfigDict:
   """Returns the config that --config=TEXT names, without overrides.
 
   Args:
     text: see `resolve_name`.
+    source: see `resolve_name`.
 
   Raises:
     UserError: the file is not a config. If the file raises an error, the
       message names its line.
   """
-  path, colon, name = resolve_name(text).partition(":")
+  source = source or _option(text)
+  path, colon, name = resolve_name(text, source).partition(":")
   try:
     get_config = runpy.run_path(path)["get_config"]
   except KeyError as e:
     raise UserError(
-      f"--config={text} has no {e}; define this function in the file."
+      f"{source} has no {e}; define this function in the file."
     ) from e
   except Exception as e:
-    raise _line_error(text, path, e) from e
+    raise _line_error(source, path, e) from e
   try:
     config = get_config(name) if colon else get_config()
   except ValueError as e:
     if colon:
-      raise UserError(f"--config={text}: {e}") from e
-    raise _line_error(text, path, e) from e
+      raise UserError(f"{source}: {e}") from e
+    raise _line_error(source, path, e) from e
   except Exception as e:
-    raise _line_error(text, path, e) from e
+    raise _line_error(source, path, e) from e
   if not isinstance(config, ConfigDict):
     raise UserError(
-      f"--config={text}: get_config() must return an ml_collections.ConfigDict."
+      f"{source}: get_config() must return an ml_collections.ConfigDict."
     )
   return config
 
 
-def _line_error(text: str, path: str, error: Exception) -> UserError:
+def _line_error(source: str, path: str, error: Exception) -> UserError:
   """Returns an error that names the line of the config file that failed.
 
   Args:
-    text: the value of --config.
+    source: the option that named the file.
     path: the config file.
     error: the error that running the file raised.
   """
   frames = traceback.extract_tb(error.__traceback__)
   lines = [frame.lineno for frame in frames if frame.filename == path]
   line = error.lineno if isinstance(error, SyntaxError) else (lines or [1])[-1]
-  return UserError(f"--config={text}: line {line}: {error!r}.")
+  return UserError(f"{source}: line {line}: {error!r}.")
 
 
 def flat_text(config: ConfigDict) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import compile_ahead, sharding
-from bert_jax.messages import note
+from bert_jax.messages import divergence_remedy, note
 from bert_jax.objectives.base import Batch, Sums
 from bert_jax.tasks import metrics
 from bert_jax.tasks.batches import Batches, Split, Splits, shapes
@@ -253,6 +253,5 @@ def check_loss(step: int, split: str, loss: float) -> None:
   if not math.isfinite(loss):
     raise FloatingPointError(
       f"step {step}: the loss of split {split} is {loss}. Earlier"
-      " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
-      " in a new workdir."
+      f" checkpoints are kept; {divergence_remedy()}."
     )

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from bert_jax import hashing
 from bert_jax.examples import loader
+from bert_jax.messages import by_caller
 from bert_jax.tasks import batches
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases
@@ -42,11 +43,20 @@ def open_text(
         heldout = loader.open_heldout(limit=limit, **phase.data_options)
       except ValueError as e:
         raise ValueError(
-          f"held-out documents: {e} Prepare the text with a larger --heldout,"
-          " or pass --config.evaluate.every=0."
+          f"held-out documents: {e}"
+          f" {by_caller(_EVALUATION_FLAGS, _EVALUATION_PARAMETER)}."
         ) from e
     feeds.append(Feed(phase, stream, heldout))
   return feeds
+
+
+# What helps if no held-out documents can be evaluated.
+_EVALUATION_FLAGS = (
+  "Prepare the text with a larger --heldout, or pass --config.evaluate.every=0"
+)
+_EVALUATION_PARAMETER = (
+  "Pass a larger heldout in a new workdir, or heldout=0 to evaluate nothing"
+)
 
 
 def open_task(

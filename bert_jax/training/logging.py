@@ -543,15 +543,16 @@ class StepSums:
             f"step {step}: the loss {metrics['loss']:.6g} is a spike (see"
             " config.spike), so the run stops before it. Earlier checkpoints"
             " are kept; continue from one of them in a new workdir with"
-            " --config.init_from=RUN@STEP and a lower schedule.peak."
+            f" {messages.setting('init_from', 'RUN@STEP')} and a lower"
+            f" {messages.key_in_remedy('schedule.peak')}."
           )
         self._skipped.append([step, repr(metrics["loss"])])
         continue
       if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
         raise FloatingPointError(
           f"step {step}: the loss is {metrics['loss']} and the gradient's norm"
-          f" is {metrics['grad_norm']}. Earlier checkpoints are kept; lower"
-          " schedule.peak or lengthen schedule.warmup in a new workdir."
+          f" is {metrics['grad_norm']}. Earlier checkpoints are kept;"
+          f" {messages.divergence_remedy()}."
         )
       for name, number in metrics.items():
         self._sums[name] = self._sums.get(name, 0.0) + number
@@ -589,7 +590,8 @@ class StepSums:
         f"steps {skipped_steps[0]} to {skipped_steps[-1]}: every loss is a"
         f" spike, see config.spike (the last is {self._skipped[-1][1]}), so the"
         " model has diverged. Earlier checkpoints are kept; continue from one"
-        " of them in a new workdir with --config.init_from=RUN@STEP."
+        " of them in a new workdir with"
+        f" {messages.setting('init_from', 'RUN@STEP')}."
       )
     means = {
       name: total if name == "learning_rate" else total / saved["count"]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax import models, objectives
+from bert_jax import messages, models, objectives
 from bert_jax.devices import sharding, update_sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.messages import UserError
@@ -252,7 +252,7 @@ def make_objective_and_optimizer(
     raise UserError(
       f"optimizer.weight_decay={decay} would shrink the position embeddings"
       " that objective.freeze_positions=True keeps; set it to 0, or pass"
-      " --config.objective.freeze_positions=False."
+      f" {messages.setting('objective.freeze_positions', False)}."
     )
   schedule = optim.build_schedule(config.steps, **config.schedule.options())
   make_optimizer = optim.optimizer_factory(config.optimizer.name)

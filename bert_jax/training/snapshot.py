@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.devices import compile_ahead
+from bert_jax.messages import divergence_remedy
 from bert_jax.training.state import TrainState, cut_or_pad
 from bert_jax.weights import checkpoint
 
@@ -96,8 +97,7 @@ class SnapshotMaker:
     if not are_all_finite:
       raise FloatingPointError(
         f"step {step}: the update gave parameters that are not finite. Earlier"
-        " checkpoints are kept; lower schedule.peak or lengthen schedule.warmup"
-        " in a new workdir."
+        f" checkpoints are kept; {divergence_remedy()}."
       )
     file_state = self._with_resized_arrays(state, resized_arrays)
     paths = checkpoint.leaves_by_path(vars(file_state))

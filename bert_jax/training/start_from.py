@@ -17,9 +17,9 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax import models
+from bert_jax import messages, models
 from bert_jax.examples import loader
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.tasks import batches
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import (
@@ -316,8 +316,8 @@ def fill_model_section(
       f"model.{name}={section_options[name]!r}" for name in wrong_names
     )
     model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong_names)
-    flags = " ".join(
-      f"--config.model.{name}={sizes[name]}" for name in wrong_names
+    flags = by_caller(" ", ", ").join(
+      messages.setting(f"model.{name}", sizes[name]) for name in wrong_names
     )
     raise UserError(
       f"the config has {values}, but init_from={pretrained_model.path} has"
@@ -408,7 +408,8 @@ def take_parameters(
       new_paths.append(path)
       continue
     if is_missing:
-      hint = "; pass --config.objective.head=new" if takes_head else ""
+      setting = messages.setting("objective.head", "new")
+      hint = f"; pass {setting}" if takes_head else ""
       raise UserError(f"init_from={pretrained_model.path} has no {path}{hint}.")
     array = pretrained_model.arrays[path]
     if column_order is not None and path.startswith("classifier/"):
@@ -451,7 +452,8 @@ def _label_order(
   if columns is None:
     raise UserError(
       f"init_from={pretrained_model.path} has the labels {model_labels}, and"
-      f" the task has {list(labels)}; pass --config.objective.head=new."
+      f" the task has {list(labels)}; pass"
+      f" {messages.setting('objective.head', 'new')}."
     )
   return columns
 

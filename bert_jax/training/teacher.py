@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from bert_jax import models
+from bert_jax import messages, models
 from bert_jax.corpus.reader import PreparedFolder
 from bert_jax.messages import UserError, say
 from bert_jax.models import task_heads
@@ -71,8 +71,8 @@ def open_teacher(
   path = section.path
   if not path:
     raise UserError(
-      "teacher.path is empty; pass --config.teacher.path=PATH, the folder of"
-      " a run, a converted folder or one of transformers."
+      f"teacher.path is empty; pass {messages.setting('teacher.path', 'PATH')},"
+      " the folder of a run, a converted folder or one of transformers."
     )
   opened_model = start_from.open_configured_model("teacher.path", path)
   weights = opened_model.weights
@@ -199,8 +199,9 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
   if names_for_flags:
     remedies.append(
       "pass "
-      + " ".join(
-        f"--config.teacher.model.{n}={sizes[n]}" for n in names_for_flags
+      + messages.by_caller(" ", ", ").join(
+        messages.setting(f"teacher.model.{n}", sizes[n])
+        for n in names_for_flags
       )
     )
   if names_for_file:

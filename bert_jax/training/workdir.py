@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.devices import hosts
-from bert_jax.messages import UserError, say
+from bert_jax.messages import UserError, same_call, say
 from bert_jax.weights import checkpoint, run_config
 
 
@@ -69,8 +69,8 @@ def add_file_to_errors(workdir: str) -> Iterator[None]:
     if e.errno is None:
       raise
     raise OSError(
-      f"{e.filename or workdir}: {e.strerror}. Once that is mended, the same"
-      " command continues."
+      f"{e.filename or workdir}: {e.strerror}. Once that is mended,"
+      f" {same_call()} continues."
     ) from e
 
 

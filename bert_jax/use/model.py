@@ -13,17 +13,21 @@ notebook shows the list as a table, and `pandas.DataFrame` takes it.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import flax.linen as nn
 import numpy as np
 from tokenizers import Tokenizer
 
-from bert_jax.messages import Progress, UserError, note_once
+from bert_jax import messages, models
+from bert_jax.messages import Progress, UserError, did_you_mean, note_once
+from bert_jax.models import from_config
 from bert_jax.tasks.files import requests
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.use import (
+  arguments,
   attention,
   features,
   fill_mask,
@@ -42,8 +46,24 @@ from bert_jax.weights.generator_discriminator import TOWERS
 from bert_jax.weights.load import OpenedModel
 
 FORMATS = ("bert_jax", "hf")
+# The dtypes in which an encoder may compute.
+DTYPES = ("float32", "bfloat16", "float16")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
+def _names_parameters(function: Callable[P, T]) -> Callable[P, T]:
+  """Makes the messages of a function name parameters, not flags."""
+
+  @functools.wraps(function)
+  def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    with messages.name_parameters():
+      return function(*args, **kwargs)
+
+  return call
+
+
+@_names_parameters
 def load(
   path: str,
   *,
@@ -76,13 +96,36 @@ def load(
     UserError: the model or its tokenizer cannot be opened. The message is one
       sentence.
   """
+  path = arguments.check_path("path", path, "the path or name of a model")
+  if family is not None:
+    arguments.check_choice("family", family, models.FAMILIES)
+  if tower is not None:
+    arguments.check_choice("tower", tower, (*TOWERS, "both"))
+  dtype = _dtype_name(dtype)
+  for name in computation:
+    if name not in from_config.COMPUTATION_OPTIONS:
+      options = ("family", "tower", *from_config.COMPUTATION_OPTIONS)
+      raise UserError(
+        f"{name} is no parameter of load{did_you_mean(name, options)}"
+      )
   with Progress(f"opening {path}"):
     opened = loading.open_model(
-      str(path), family=family, tower=tower, dtype=dtype, **computation
+      path, family=family, tower=tower, dtype=dtype, **computation
     )
     # Read parameters and tokenizer now, so that `load` reports a bad file.
     opened.params, opened.tokenizer  # noqa: B018
   return Model(opened)
+
+
+def _dtype_name(dtype: Any) -> str:
+  """Returns the name of a dtype, which the user gives as a name or a type."""
+  try:
+    name = None if dtype is None else np.dtype(dtype).name
+  except TypeError:
+    name = None
+  if name not in DTYPES:
+    raise UserError(f"dtype={dtype!r:.60} is not one of {', '.join(DTYPES)}.")
+  return name
 
 
 # Method -> the models that have it, in words.
@@ -158,16 +201,19 @@ class Model:
     return self._opened.module
 
   @property
+  @_names_parameters
   def params(self) -> dict[str, Any]:
     """The parameter tree."""
     return self._opened.params
 
   @property
+  @_names_parameters
   def tokenizer(self) -> Tokenizer | None:
     """The tokenizer with special tokens; None if the model has no tokenizer."""
     return self._opened.tokenizer
 
   @property
+  @_names_parameters
   def vocabulary(self) -> Vocabulary:
     """The tokenizer as a `Vocabulary`, which the functions of bert_jax take."""
     return self._opened.vocabulary
@@ -193,6 +239,7 @@ class Model:
     return list(self.config["labels"] or ())
 
   @property
+  @_names_parameters
   def mask_token(self) -> str | None:
     """The spelling of the mask in a text; None if texts can have no mask."""
     if not self._opened.has_vocabulary:
@@ -286,6 +333,7 @@ class Model:
       " model."
     )
 
+  @_names_parameters
   def fill_mask(self, texts: Any, top_k: int = 5) -> Any:
     """Fills each mask in texts with the pieces that the model finds likely.
 
@@ -312,6 +360,7 @@ class Model:
       UserError: the model fills no masks, or a text has no mask or is too long.
     """
     self._check_method("fill_mask")
+    top_k = arguments.check_count("top_k", top_k)
     is_collection, strings = _texts_as_strings(texts)
     model = self._generator_or_model
     with Progress("fill_mask", len(strings), "texts") as progress:
@@ -320,6 +369,7 @@ class Model:
       is_collection, fill_mask.make_results(model, strings, masks)
     )
 
+  @_names_parameters
   def predict(
     self,
     inputs: Any,
@@ -379,9 +429,10 @@ class Model:
         then names the input by its index.
     """
     self._check_method("predict")
+    batch_size = arguments.check_count("batch_size", batch_size)
+    max_length = arguments.check_count("max_length", max_length)
+    arguments.check_bool("no_answer", no_answer)
     predictor = self._predictor(max_length, no_answer)
-    if batch_size < 1:
-      raise UserError(f"batch_size={batch_size} must be at least 1.")
     is_collection, items = results.items_of(inputs, (Mapping, tuple))
     examples = []
     for input_index, item in enumerate(items):
@@ -407,13 +458,12 @@ class Model:
     """Returns the predictor for the two options; makes each only once."""
     options = max_length, no_answer
     if options not in self._predictors:
-      if max_length < 1:
-        raise UserError(f"max_length={max_length} must be at least 1.")
       self._predictors[options] = predict_lib.make_predictor(
         self._generator_or_model, max_length=max_length, no_answer=no_answer
       )
     return self._predictors[options]
 
+  @_names_parameters
   def features(
     self,
     texts: Any,
@@ -486,14 +536,20 @@ class Model:
     pieces: str,
     normalize: bool,
   ) -> Spec:
-    if layers == "all":
-      layer_indices: Any = None
-    elif isinstance(layers, str):
-      raise UserError(f"layers={layers!r}: write numbers of layers, or 'all'.")
-    elif isinstance(layers, Iterable):
-      layer_indices = tuple(int(layer) for layer in layers)
-    else:
-      layer_indices = (int(layers),)
+    arguments.check_bool("normalize", normalize)
+    for name, choice in (("unit", unit), ("combine", combine)):
+      if choice is not None and not isinstance(choice, str):
+        raise UserError(f"{name}={choice!r:.60} must be a string.")
+    layer_indices: Any = None
+    if not isinstance(layers, str) or layers != "all":
+      layer_indices = [layers]
+      if isinstance(layers, Iterable) and not isinstance(layers, str):
+        layer_indices = [*layers]
+      if not all(_is_layer(layer) for layer in layer_indices):
+        raise UserError(
+          f"layers={layers!r:.60}: write numbers of layers, or 'all'."
+        )
+      layer_indices = tuple(int(layer) for layer in layer_indices)
     spec = Spec(
       layers=layer_indices,
       combine=combine,
@@ -508,6 +564,7 @@ class Model:
       note_once(f"note: {line}.")
     return spec
 
+  @_names_parameters
   def similarity(
     self,
     a: Any,
@@ -550,6 +607,7 @@ class Model:
     cosines = np.asarray(vectors_of_a @ vectors_of_b.T)
     return cosines if cosines.ndim else float(cosines)
 
+  @_names_parameters
   def likelihood(self, texts: Any, *, method: str | None = None) -> Any:
     """Returns the likelihood of texts: for each a sum of natural logarithms.
 
@@ -580,6 +638,8 @@ class Model:
         a text is too long.
     """
     self._check_method("likelihood")
+    if method is not None:
+      arguments.check_name("method", method, "the name of a method")
     is_collection, strings = _texts_as_strings(texts)
     uses_generator = method is not None and method.startswith("pll")
     model = (
@@ -591,6 +651,7 @@ class Model:
       scores = likelihood.score(model, strings, method, report=progress.report)
     return scores if is_collection else float(scores[0])
 
+  @_names_parameters
   def attention(self, text: Any) -> Any:
     """Returns the attention weights of all heads in all layers.
 
@@ -618,6 +679,7 @@ class Model:
       )
     return _one_or_all(is_collection, attentions)
 
+  @_names_parameters
   def tokenize(self, text: Any) -> Any:
     """Returns the pieces of a text, their ids and their characters.
 
@@ -653,6 +715,7 @@ class Model:
       ],
     )
 
+  @_names_parameters
   def save(self, path: str, *, format: str = "bert_jax") -> None:
     """Writes the model into a new folder, which `load` opens.
 
@@ -670,18 +733,24 @@ class Model:
       UserError: the folder exists and is not empty, the format is unknown, or
         transformers has no class for this model.
     """
+    path = arguments.check_path("path", path, "the path of a new folder")
     if format not in FORMATS:
       raise UserError(f"format={format!r}: choose {' or '.join(FORMATS)}.")
     weights = self._opened.weights
     with Progress(f"saving {path}"):
       if format == "hf":
-        hf.write(str(path), weights)
+        hf.write(path, weights)
       else:
-        model_folder.write(str(path), weights)
+        model_folder.write(path, weights)
 
 
 def _report_from(progress: Progress, start: int, done: int) -> None:
   progress.report(start + done)
+
+
+def _is_layer(layer: Any) -> bool:
+  """Returns True if a value is the number of a layer."""
+  return isinstance(layer, numbers.Integral) and not isinstance(layer, bool)
 
 
 def _one_or_all(is_collection: bool, rows: list[dict[str, Any]]) -> Any:

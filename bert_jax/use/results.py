@@ -58,10 +58,16 @@ def _join_entries(entries: list[str], separator: str = ", ") -> str:
   return separator.join(entries)
 
 
+class NoCollection(UserError):
+  """Says that an argument is neither one input nor a collection of inputs."""
+
+
 def items_of(
   inputs: Any, single_types: tuple[type, ...]
 ) -> tuple[bool, list[Any]]:
   """Returns a list of the inputs that a user passes.
+
+  A set is refused: the order of results would not be the order of its texts.
 
   Args:
     inputs: one input, or a collection: a list, an array, a column, a DataFrame
@@ -72,16 +78,32 @@ def items_of(
     True if the inputs are a collection, and the list.
 
   Raises:
-    UserError: the inputs are neither one input nor a collection.
+    NoCollection: the inputs are neither one input nor a collection.
+    UserError: the inputs are a set, or two columns have one name.
   """
   if isinstance(inputs, (str, *single_types)):
     return False, [inputs]
+  if isinstance(inputs, set | frozenset):
+    raise UserError(
+      "a set has no order, so no result could be matched to its text; pass a"
+      " list."
+    )
+  if isinstance(inputs, np.ndarray) and not inputs.ndim:
+    return items_of(inputs.item(), single_types)
   if hasattr(inputs, "to_dicts"):  # polars
     return True, list(inputs.to_dicts())
   if hasattr(inputs, "columns") and hasattr(inputs, "to_dict"):  # pandas
+    names = list(inputs.columns)
+    for name in names:
+      # pandas would drop all columns of this name except the last one.
+      if names.count(name) > 1:
+        raise UserError(
+          f"the table has {names.count(name)} columns with the name {name!r};"
+          " rename or drop all but one."
+        )
     return True, list(inputs.to_dict("records"))
   if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
-    raise UserError(
+    raise NoCollection(
       f"{inputs!r:.60} is not a text; pass a string or a list of strings."
     )
   return True, list(inputs)
@@ -97,6 +119,8 @@ def text_of(item: Any, number: int) -> str:
   if isinstance(text, str):
     return str(text)
   if isinstance(item, Mapping):
+    if "text" in item:
+      raise UserError(_wrong_field(number, "text", text))
     names = ", ".join(map(str, item)) or "no field"
     raise UserError(
       f"input {number} has no field 'text' that is a string; it has {names}."
@@ -124,7 +148,11 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
     return {"text": str(item)}
   if isinstance(item, Mapping):
     fields = {str(name): to_python(field) for name, field in item.items()}
-    return {name: x for name, x in fields.items() if x is not None}
+    given_fields = {name: x for name, x in fields.items() if x is not None}
+    for name in _needed_fields(kind, given_fields):
+      if name in fields and name not in given_fields:
+        raise UserError(_wrong_field(number, name, item[name]))
+    return given_fields
   if not isinstance(item, list | tuple | np.ndarray):
     raise UserError(f"input {number} is {item!r:.60}, not a text.")
   entries = [to_python(entry) for entry in item]
@@ -140,7 +168,33 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
 
 # Kind -> the names of a tuple's entries. For tagging, a tuple is a list of
 # words. For all other kinds, it is a pair of texts.
+_NEEDED_FIELDS: dict[str, tuple[str, ...]] = {
+  "span": ("question", "context"),
+  "choice": (),
+}
 _FIELD_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
+
+
+def _needed_fields(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+  """Returns the fields that a dict must have; `fields` are those it has."""
+  if kind == "tagging":
+    return () if "words" in fields or "text" in fields else ("text", "words")
+  return _NEEDED_FIELDS.get(kind, () if "texts" in fields else ("text",))
+
+
+def _wrong_field(number: int, name: str, value: Any) -> str:
+  """Returns a message about a field that is empty, or not a text."""
+  if to_python(value) is None:
+    return (
+      f"input {number} has no text: its field {name!r} is {value!r}; leave the"
+      " input out, or give it a text."
+    )
+  remedy = ""
+  if isinstance(value, list | tuple | np.ndarray):
+    remedy = "; for several texts, pass a list of them, or of dicts"
+  return (
+    f"input {number}: its field {name!r} is {value!r:.60}, not a text{remedy}."
+  )
 
 
 def to_python(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +82,25 @@ def _rank_key(metrics: dict[str, float]) -> tuple[float, float]:
   return -metrics.get(PHASE_KEY, 0), metrics[METRIC_KEY]
 
 
+@contextlib.contextmanager
+def _read_only_warning_hidden() -> Iterator[None]:
+  """Hides orbax's warning that a folder is opened to be read only.
+
+  Opening a model asks for this on purpose, so that it changes nothing in the
+  folder of a run that may still be training.
+  """
+
+  def is_shown(record: logging.LogRecord) -> bool:
+    return record.msg != "Given directory is read only=%s"
+
+  logger = logging.getLogger("absl")
+  logger.addFilter(is_shown)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_shown)
+
+
 class Checkpointer:
   """Saves the checkpoints of one run in the background, and restores them.
 
@@ -144,23 +164,31 @@ class Checkpointer:
       n=keep_best,
       keep_checkpoints_without_metrics=False,
     )
-    self._manager = ocp.CheckpointManager(
-      self.path,
-      options=ocp.CheckpointManagerOptions(
-        preservation_policy=policies.AnyPreservationPolicy(
-          [policies.LatestN(keep), best_policy]
-        ),
-        best_fn=_rank_key,
-        best_mode="min",
-        enable_async_checkpointing=True,
-        cleanup_tmp_directories=not read_only,
-        read_only=read_only,
-      ),
-      item_handlers={
-        "state": ocp.StandardCheckpointHandler(),
-        "meta": ocp.JsonCheckpointHandler(),
-      },
+    # `read_only` changes two options, and orbax warns of each change if they
+    # have other values.
+    read_only_options: dict[str, Any] = (
+      dict(save_interval_steps=0, create=False) if read_only else {}
     )
+    options = ocp.CheckpointManagerOptions(
+      preservation_policy=policies.AnyPreservationPolicy(
+        [policies.LatestN(keep), best_policy]
+      ),
+      best_fn=_rank_key,
+      best_mode="min",
+      enable_async_checkpointing=True,
+      cleanup_tmp_directories=not read_only,
+      read_only=read_only,
+      **read_only_options,
+    )
+    with _read_only_warning_hidden():
+      self._manager = ocp.CheckpointManager(
+        self.path,
+        options=options,
+        item_handlers={
+          "state": ocp.StandardCheckpointHandler(),
+          "meta": ocp.JsonCheckpointHandler(),
+        },
+      )
 
   @classmethod
   def for_reading(cls, workdir: str) -> "Checkpointer":
@@ -377,7 +405,8 @@ class Checkpointer:
         reason = "no space left on the disk"
       raise OSError(
         f"{self.path}: a checkpoint could not be saved ({reason}); earlier"
-        " checkpoints are kept. Free the disk and give the same command again."
+        " checkpoints are kept. Free the disk and give"
+        f" {messages.same_call()} again."
       ) from e
 
   def _read_in_all_processes(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.weights import hf_names
 from bert_jax.weights.mapping import Rule
 
@@ -113,6 +113,10 @@ def class_of(family: str, task: str, has_pair_head: bool = False) -> str:
   return classes[0]
 
 
+# How a command names a family.
+_FAMILY_FLAG = ", or --family=NAME to a command"
+
+
 class UnknownFamily(UserError):
   """The files of a model do not name its family."""
 
@@ -136,7 +140,7 @@ def family_from_config(config: Mapping[str, Any], source: str) -> str:
     f"{source}: model_type is {model_type!r}, architectures {architectures}."
     " They name"
     f" none of these families: {', '.join(hf_names.NAMINGS)}. If the model is"
-    " one of them, pass family=NAME, or --family=NAME to a command."
+    f" one of them, pass family=NAME{by_caller(_FAMILY_FLAG, '')}."
   )
 
 

@@ -1,6 +1,7 @@
 """Opens a model from any path: `open_model`."""
 
 import dataclasses
+import difflib
 import functools
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from etils import epath
 from tokenizers import Tokenizer
 
-from bert_jax.messages import UserError, note
+from bert_jax.messages import UserError, did_you_mean, note
 from bert_jax.models import from_config
 from bert_jax.text import model_tokenizer, open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
@@ -197,8 +198,8 @@ def _download(name: str) -> str:
     import huggingface_hub
   except ImportError as e:
     raise UserError(
-      f"there is no folder {name}; to fetch a model of that name from the hub,"
-      " pip install huggingface_hub."
+      f"there is no folder {name}{_other_models(name)} To fetch a model of that"
+      " name from the hub, pip install huggingface_hub."
     ) from e
   try:
     fetch = huggingface_hub.snapshot_download
@@ -210,5 +211,20 @@ def _download(name: str) -> str:
     # The network, the hub and bad names cause errors of many types.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
     raise UserError(
-      f"there is no folder {name}, and the hub did not give it ({reason})."
+      f"there is no folder {name}, and the hub did not give it"
+      f" ({reason}){_other_models(name)}"
     ) from e
+
+
+def _other_models(name: str) -> str:
+  """Returns the end of a sentence about a model that does not exist.
+
+  It names a shipped model if its name is similar, or else what can be opened.
+  """
+  names = shipped.model_names()
+  if difflib.get_close_matches(name, names, 1):
+    return did_you_mean(name, names)
+  return (
+    "; a model is the folder of a run, a folder with config.json and weights,"
+    f" a model of the hub, or {' or '.join(names)}, which the package ships."
+  )

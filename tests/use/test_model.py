@@ -24,8 +24,10 @@ import bert_jax
 from bert_jax import messages
 from bert_jax.cli.main import execute
 from bert_jax.messages import UserError
+from bert_jax.training import evaluate_task
 from bert_jax.use import fill_mask
 from bert_jax.use import model as model_lib
+from bert_jax.use import predict as predict_lib
 from bert_jax.use.results import Results
 from bert_jax.weights import model_folder
 
@@ -245,7 +247,13 @@ def test_inputs_are_not_changed(classifier, masked_lm):
     (["cat", 5], "input 1 is 5, not a text"),
     (["cat", None], "input 1 is None, not a text"),
     ([{"txt": "cat"}], "input 0: it has no field 'text'; its fields are txt"),
-    ([{"text": float("nan")}], "input 0: it has no field 'text'"),
+    ([{"text": float("nan")}], "input 0 has no text: its field 'text' is nan"),
+    (
+      [{"text": None, "id": 1}],
+      "input 0 has no text: its field 'text' is None",
+    ),
+    ({"cat", "dog"}, "a set has no order, so no result could be matched"),
+    (np.array(5), "5 is not a text; pass a string or a list of strings"),
     ([("a", "b", "c")], r"input 0 has 3 entries; pass \(text, text_pair\)"),
   ],
 )
@@ -254,9 +262,178 @@ def test_wrong_inputs_are_named(classifier, inputs, message):
     classifier.predict(inputs)
 
 
+@pytest.mark.parametrize(
+  "inputs, message",
+  [
+    (
+      frames.Frame(text=["cat", float("nan")]),
+      "input 1 has no text: its field 'text' is nan; leave the input out, or"
+      " give it a text.",
+    ),
+    (
+      {"text": ["cat", "dog"]},
+      "input 0: its field 'text' is ['cat', 'dog'], not a text; for several"
+      " texts, pass a list of them, or of dicts.",
+    ),
+    (
+      [{"text": b"cat"}],
+      "input 0: its field 'text' is b'cat', not a text.",
+    ),
+    (
+      {"review": "cat"},
+      "input 0 has no field 'text' that is a string; it has review.",
+    ),
+    (
+      frozenset(["cat"]),
+      "a set has no order, so no result could be matched to its text; pass a"
+      " list.",
+    ),
+  ],
+)
+def test_wrong_texts_are_named(masked_lm, inputs, message):
+  for method in (masked_lm.features, masked_lm.tokenize, masked_lm.fill_mask):
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+      method(inputs)
+
+
+def test_columns_of_one_name_are_refused(classifier):
+  frame = types.SimpleNamespace(columns=["text", "text"], to_dict=dict)
+  message = "the table has 2 columns with the name 'text'; rename or drop all"
+  with pytest.raises(UserError, match=message):
+    classifier.predict(frame)
+
+
+def test_empty_and_odd_texts_have_results(masked_lm, classifier):
+  assert masked_lm.features([]).shape == (0, 32)
+  assert masked_lm.similarity(["cat"], []).shape == (1, 0)
+  assert masked_lm.likelihood([]).shape == (0,)
+  for method in (masked_lm.tokenize, masked_lm.fill_mask, classifier.predict):
+    assert method([]) == []
+  texts = ["", "\n", "red\ncat", "\ud800", "cat " * 200, np.str_("cat")]
+  assert masked_lm.features(texts).shape == (6, 32)
+  assert len(classifier.predict(texts)) == 6
+  assert classifier.predict(np.array("cat"))["label"] in classifier.labels
+  rows = masked_lm.features([[], ["cat"]], unit="word")
+  assert [row["vectors"].shape for row in rows] == [(0, 32), (1, 32)]
+
+
+@pytest.mark.parametrize(
+  "path, options, message",
+  [
+    (
+      None,
+      {},
+      "path=None: pass the path or name of a model, as a string.",
+    ),
+    (7, {}, "path=7: pass the path or name of a model, as a string."),
+    ("", {}, "path='': pass the path or name of a model, as a string."),
+    (
+      b"mini",
+      {},
+      "path=b'mini': pass the path or name of a model, as a string.",
+    ),
+    (
+      "mini",
+      {"dtype": "flaot16"},
+      "dtype='flaot16' is not one of float32, bflo",
+    ),
+    (
+      "mini",
+      {"dtype": 16},
+      "dtype=16 is not one of float32, bfloat16, float16",
+    ),
+    (
+      "mini",
+      {"dtpe": "float16"},
+      "dtpe is no parameter of load; did you mean d",
+    ),
+    ("mini", {"family": "brt"}, "family='brt' is not one of "),
+    ("mini", {"tower": 1}, "tower=1 must be a string, one of discriminator, "),
+    (
+      "mini@best",
+      {},
+      "mini is not the folder of a run, so it has no best step",
+    ),
+  ],
+)
+def test_wrong_arguments_of_load_are_named(path, options, message):
+  with pytest.raises(UserError, match=f"^{re.escape(message)}") as error:
+    bert_jax.load(path, **options)
+  assert "\n" not in str(error.value) and "--" not in str(error.value)
+
+
+def test_an_unknown_name_gets_a_similar_one_or_all_that_load_opens(monkeypatch):
+  def fetch(*args, **kwargs):
+    raise OSError("no network")
+
+  hub = types.SimpleNamespace(snapshot_download=fetch)
+  monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+  message = "did not give it (no network); did you mean mini?"
+  with pytest.raises(UserError, match=f"{re.escape(message)}$"):
+    bert_jax.load("mimi")
+  message = (
+    "a folder with config.json and weights, a model of the hub, or mini, which"
+    " the package ships."
+  )
+  with pytest.raises(UserError, match=f"{re.escape(message)}$"):
+    bert_jax.load("owner/other")
+  message = "no attribute 'from_pretrained'; use bert_jax.load.$"
+  with pytest.raises(AttributeError, match=message):
+    bert_jax.from_pretrained  # noqa: B018
+  with pytest.raises(
+    AttributeError, match="'fine_tune'; did you mean finetune"
+  ):
+    bert_jax.fine_tune  # noqa: B018
+
+
+def test_messages_name_parameters_unless_a_command_runs():
+  def words():
+    key = "schedule.peak"
+    return (
+      messages.by_caller("--flag", "parameter="),
+      messages.key_name(key),
+      messages.setting(key, 1.0),
+      messages.setting("evaluate.every", 0),
+    )
+
+  flags = (
+    *("--flag", "config.schedule.peak", "--config.schedule.peak=1.0"),
+    "--config.evaluate.every=0",
+  )
+  parameters = {"schedule.peak": "learning_rate"}
+  assert words() == flags
+  with messages.name_parameters(parameters, {"learning_rate"}):
+    assert words() == (
+      *("parameter=", "learning_rate", "learning_rate=1.0"),
+      "config={'evaluate.every': 0}",
+    )
+  with messages.name_parameters(parameters):
+    assert messages.key_name("schedule.peak") == "config.schedule.peak"
+  with messages.name_flags(), messages.name_parameters(parameters):
+    assert words() == flags
+
+
 def test_wrong_options_are_named(classifier, masked_lm, tmp_path):
   with pytest.raises(UserError, match="batch_size=0 must be at least 1"):
     classifier.predict("cat", batch_size=0)
+  for option in ("batch_size", "max_length"):
+    for number in ("32", 2.5, True, None):
+      message = f"^{option}={re.escape(repr(number))} must be a whole number.$"
+      with pytest.raises(UserError, match=message):
+        classifier.predict("cat", **{option: number})
+  with pytest.raises(UserError, match="no_answer='no' must be True or False"):
+    classifier.predict("cat", no_answer="no")
+  for number in ("5", 1.0, True):
+    message = f"^top_k={re.escape(repr(number))} must be a whole number.$"
+    with pytest.raises(UserError, match=message):
+      masked_lm.fill_mask("a [MASK]", top_k=number)
+  with pytest.raises(UserError, match="normalize=1 must be True or False"):
+    masked_lm.features("cat", normalize=1)
+  for layers in (1.5, [True], ["1"], None):
+    with pytest.raises(UserError, match="write numbers of layers, or 'all'"):
+      masked_lm.features("cat", layers=layers)
+  with pytest.raises(UserError, match="path=None: pass the path of a new fol"):
+    masked_lm.save(None)
   with pytest.raises(UserError, match="only questions can have no answer"):
     classifier.predict("cat", no_answer=True)
   with pytest.raises(UserError, match="has no .MASK. to fill"):
@@ -392,6 +569,28 @@ def test_entities_and_answers_have_their_characters(page_folder):
   assert {"text": "", "start": None, "end": None}.items() <= next(
     answer for answer in answers_with_null if not answer["text"]
   ).items()
+
+
+def test_rows_of_questions_are_as_short_as_others(page_folder, monkeypatch):
+  """Padding to the longest row of the model gives the same answers."""
+  lengths = []
+  run_batches = evaluate_task.run_batches
+
+  def record_lengths(step, params, batches, *args):
+    lengths.extend(batches.first_epoch_lengths())
+    return run_batches(step, params, batches, *args)
+
+  monkeypatch.setattr(evaluate_task, "run_batches", record_lengths)
+  model = bert_jax.load(str(page_folder / "runs" / "squad"))
+  inputs = [("red ?", "a cat sat"), ("red ?", "a cat sat on the mat . " * 3)]
+  rows = [model.predict(x) for x in inputs]
+  assert lengths == [16, 32]
+  monkeypatch.setattr(predict_lib, "BUCKETS", ())
+  long_rows = [model.predict(x) for x in inputs]
+  assert lengths[2:] == [model.module.encoder.max_length] * 2 == [40, 40]
+  for row, long_row in zip(rows, long_rows, strict=True):
+    assert row["answer"] == long_row["answer"]
+    assert_same_results(row, long_row)
 
 
 def test_threads_get_what_one_caller_gets(page_folder):

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell
 
@@ -35,6 +35,9 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # lower case, because spreadsheets write TRUE and FALSE.
 _ZERO_MARKS = (0, "0", "0.0", "false")
 _ONE_MARKS = (1, "1", "1.0", "true")
+# How a caller of `finetune` names the kind of a task.
+_MULTI_LABEL = "kind='multi_label'"
+_CLASSIFICATION = "kind='classification', with labels in place of lists"
 # Separators that some people write between two marks in place of a comma.
 _BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
 # Cells that may hold several names without a comma between them.
@@ -78,7 +81,7 @@ def _check_not_list(text: str, location: str) -> None:
   if has_bracket and read_list_literal(text) is not None:
     raise UserError(
       f"{location}: label {text!r:.60} is a list; several labels of a text are"
-      " read by --kind multi_label."
+      f" read by {by_caller('--kind multi_label', _MULTI_LABEL)}."
     )
 
 
@@ -117,7 +120,8 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
     ValueError: the cell is not a name or a number, or is not in `labels`.
   """
   not_finite = isinstance(cell, float) and not math.isfinite(cell)
-  if not_finite or cell in EMPTY_CELLS or isinstance(cell, list | dict):
+  is_name = not isinstance(cell, list | dict | bytes)
+  if not_finite or not is_name or cell in EMPTY_CELLS:
     raise UserError(
       f"{location}: label {cell!r:.60} is neither a name nor a number."
     )
@@ -373,8 +377,8 @@ def list_warning(
   if all(len(values) == 1 and are_marks(values) for values in filled_lists):
     return (
       "warning: each list of labels has only 0 or 1, which is read as the name"
-      " of a label; if it says whether one label applies, use --kind"
-      " classification."
+      " of a label; if it says whether one label applies, use"
+      f" {by_caller('--kind classification', _CLASSIFICATION)}."
     )
   joined_names = sorted(
     {

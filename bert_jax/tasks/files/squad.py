@@ -4,10 +4,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell, get_int, get_text
+
+# How a question without an answer is written.
+_UNANSWERED_TASK = "task squad2 has questions without one"
+_UNANSWERED_ROWS = "an empty list says that a question has none"
 
 
 def records(path: str) -> Iterator[Record]:
@@ -89,7 +93,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   if answers is None and needs_label:
     raise UserError(
       f"{record.location} has no answers; training and validation need them"
-      " (task squad2 has questions without one)."
+      f" ({by_caller(_UNANSWERED_TASK, _UNANSWERED_ROWS)})."
     )
   return dict(
     id=get_text(record, "id"),
@@ -116,7 +120,8 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
     isinstance(answer, dict) for answer in answers
   ):
     raise UserError(
-      f"{record.location}: answers are {answers!r:.60}, not a list."
+      f"{record.location}: answers are {answers!r:.60}, not a list; an answer"
+      ' is {"text": "...", "answer_start": 0}.'
     )
   parsed = []
   for answer in answers:
