@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import json
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import files
 from bert_jax.corpus import reader
 from bert_jax.devices import hosts, sharding
 from bert_jax.examples import loader, recipes
-from bert_jax.messages import UserError, say
+from bert_jax.messages import UserError, by_caller, key_name, same_call, say
 from bert_jax.training import config as config_lib
 from bert_jax.training import (
   evaluate,
@@ -157,7 +159,11 @@ def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   first_data, last_feed = setup.feeds[0].training_rows, setup.feeds[-1]
   if setup.task:
     for name, mean in means.items():
-      say(f"{name}: {mean:.4f}")
+      # The objective's "task_accuracy" is the task's metric "accuracy", and
+      # its "task_loss" is the loss.
+      short_name = name.removeprefix("task_")
+      if short_name == name or short_name not in means:
+        say(f"{name}: {mean:.4f}")
   elif isinstance(last_feed.heldout, loader.Heldout) and means:
     assert isinstance(first_data, loader.PretrainingData)
     counts = np.sum([folder.unigrams for folder in first_data.prepared], 0)
@@ -172,23 +178,74 @@ def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
 
 
 def next_command(setup: Setup, workdir: str) -> str:
-  """Returns a command that uses the model of a finished run.
+  """Returns a command or a call that uses the model of a finished run.
 
   Args:
     setup: the objects that do not change during the run.
     workdir: the run's folder.
   """
   folder = setup.data_folders[0]
+  opening = f"model = bert_jax.load({workdir!r})"
   if setup.task or not isinstance(folder, reader.PreparedFolder):
     output = "--input texts.jsonl --output predictions.jsonl"
-    return f"bert_jax predict --model {workdir} {output}"
+    return by_caller(
+      f"bert_jax predict --model {workdir} {output}",
+      f"{opening}; model.predict(...)",
+    )
   mask = folder.special.mask
   builder = setup.feeds[0].phase.data_options["builder"]
   if mask is None or builder in config_lib.UNMASKED_BUILDERS:
     output = "--input texts.txt --output vectors.npz"
-    return f"bert_jax features --model {workdir} {output}"
+    return by_caller(
+      f"bert_jax features --model {workdir} {output}",
+      f'{opening}; model.features("A text.")',
+    )
   text = f"Text with {folder.vocab[mask]}."
-  return f'bert_jax fill-mask --model {workdir} "{text}"'
+  return by_caller(
+    f'bert_jax fill-mask --model {workdir} "{text}"',
+    f'{opening}; model.fill_mask("{text}")',
+  )
+
+
+def finished_step(config: dict[str, Any], workdir: str) -> int | None:
+  """Returns the last step of a run that is complete; else None.
+
+  It reads no data and computes nothing, and prints a line for each changed
+  value that a restart may change. The result is None, too, if the run
+  lacks its last evaluation, a file of the run is damaged, or the config has
+  another value for a key whose change a restart refuses. Then `run` says what
+  is wrong, or does what is missing.
+
+  Args:
+    config: a nested dict with the keys of `config.RunConfig`. A key whose value
+      is None takes the value of the run.
+    workdir: the run's folder.
+  """
+  if not checkpoint.has_checkpoint(workdir):
+    return None
+  try:
+    with checkpoint.Checkpointer.for_reading(workdir) as saver:
+      step = saver.latest_step()
+      assert step is not None  # `for_reading` has checked this.
+      meta = saver.read_metadata(step)
+    old_config = files.read_json_object(epath.Path(workdir) / "config.json")
+    if step != old_config["total_steps"] or meta.get("pending", False):
+      return None
+    old_settings = run_config.flatten(old_config)
+    settings = run_config.flatten(json.loads(json.dumps(config)))
+    changed_keys = [
+      key
+      for key, setting in settings.items()
+      if setting is not None and setting != old_settings.get(key)
+    ]
+    if not all(map(run_config.restart_may_change, changed_keys)):
+      return None
+  except (UserError, KeyError):
+    return None
+  for key in changed_keys:
+    change = f"{old_settings.get(key)!r} -> {settings[key]!r}"
+    say(f"changed: {key_name(key)}: {change}")
+  return step
 
 
 def run(
@@ -299,5 +356,5 @@ def run(
   if step == parsed_config.steps:
     print_summary(setup, progress.evaluation_results, workdir)
   else:
-    say(f"stopped at step {step}; the same command continues.")
+    say(f"stopped at step {step}; {same_call()} continues.")
   return progress.state

@@ -2,13 +2,20 @@
 
 import os
 import pathlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from bert_jax.messages import UserError, note, watched
-from bert_jax.tasks import bucket_lengths, prepare_task
+from bert_jax import messages
+from bert_jax.messages import UserError, did_you_mean, note, watched
+from bert_jax.tasks import (
+  bucket_lengths,
+  encoded_rows,
+  prepare_task,
+  task_inputs,
+)
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TaskFormat
-from bert_jax.use import labelled, trained
+from bert_jax.use import arguments, labelled, trained
 from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
 
@@ -18,6 +25,13 @@ HELD_OUT_SHARE = 0.1
 _NUM_LOGGED_ROWS = 50
 # Kind -> its config. A kind that is not here has the config "own".
 _CONFIG_BY_KIND = {"span": "squad:squad"}
+# Lengths of batches that a config of long rows gets in addition.
+_SHORT_BUCKETS = (32, 64)
+# Key of a config -> the parameter that sets it.
+_PARAMETER_BY_KEY = trained.PARAMETER_BY_KEY | {
+  "data.epochs": "epochs",
+  "data.path": "data",
+}
 
 
 @watched
@@ -95,29 +109,101 @@ def finetune(
     `Trained`, with `model`, `history` and `workdir`.
 
   Raises:
-    UserError: an argument cannot be used; the message is one sentence.
+    UserError: an argument or a row of the data cannot be used; the message is
+      one sentence, which names the parameter or the row.
     FloatingPointError: a loss is not finite.
   """
+  given = arguments.given_names(
+    dict(
+      model=model,
+      epochs=epochs,
+      batch_size=batch_size,
+      learning_rate=learning_rate,
+      seed=seed,
+    )
+  )
+  with messages.name_parameters(_PARAMETER_BY_KEY, given):
+    for option, name in (("text", text), ("pair", pair), ("label", label)):
+      if name is not None:
+        arguments.check_name(option, name, "the name of a column")
+    if kind is not None and kind not in labelled.KINDS:
+      raise UserError(
+        f"kind={kind!r:.60} is not a kind of task"
+        f"{did_you_mean(str(kind), labelled.KINDS)}"
+      )
+    if epochs is not None:
+      epochs = arguments.check_positive("epochs", epochs)
+    if length is not None:
+      length = arguments.check_count("length", length)
+    changes = trained.config_changes(batch_size, learning_rate, seed)
+    changes["data.epochs"] = epochs
+    return _finetune(
+      model,
+      data,
+      validation=validation,
+      columns=_ColumnNames(text, pair, label, kind),
+      length=length,
+      changes=changes,
+      config=config,
+      workdir=workdir,
+    )
+
+
+class _ColumnNames(NamedTuple):
+  """Holds the arguments of `finetune` about the columns of the data."""
+
+  text: str | None
+  pair: str | None
+  label: str | None
+  kind: str | None
+
+
+def _finetune(
+  model: str | os.PathLike[str] | Model,
+  data: Any,
+  *,
+  validation: Any,
+  columns: _ColumnNames,
+  length: int | None,
+  changes: dict[str, Any],
+  config: Config,
+  workdir: str | os.PathLike[str] | None,
+) -> Trained:
+  """Does what `finetune` does, after it has checked single arguments.
+
+  All data are checked before the model is opened, because that takes seconds.
+
+  Args:
+    model: see `finetune`.
+    data: see `finetune`.
+    validation: see `finetune`.
+    columns: the user's names of columns, and the kind of the task.
+    length: see `finetune`.
+    changes: key of the config -> value; None changes nothing.
+    config: see `finetune`.
+    workdir: see `finetune`.
+  """
+  start_model = trained.StartModel(model)
   if isinstance(data, dict) and "train" in data:
     validation = data.get("validation") if validation is None else validation
     data = data["train"]
-  rows = labelled.read(data, "data", text, label)
-  columns = labelled.Columns(rows, kind, text, pair, label)
-  changes = trained.config_changes(batch_size, learning_rate, seed)
-  changes["data.epochs"] = None if epochs is None else float(epochs)
+  rows = labelled.read(data, "data", columns.text, columns.label)
+  task_columns = labelled.Columns(
+    rows, columns.kind, columns.text, columns.pair, columns.label
+  )
   full_config = trained.open_config(
-    config, _CONFIG_BY_KIND.get(columns.kind, "own"), changes
+    config, _CONFIG_BY_KIND.get(task_columns.kind, "own"), changes
   )
   splits, held_out_note = _split_rows(
-    rows, validation, full_config["seed"], text, label
+    rows, validation, full_config["seed"], columns.text, columns.label
   )
-  task, inputs = labelled.make_task(columns, splits)
+  task, inputs = labelled.make_task(task_columns, splits)
+  task_inputs.read(task, inputs)
   _say_task(task, splits, held_out_note)
-  model = trained.open_start_model(model)
   folder = trained.make_folder(workdir, "finetune")
-  task_meta = _prepare_task(model, task, inputs, length, folder)
+  task_meta = _prepare_task(start_model.open, task, inputs, length, folder)
   full_config["data"]["path"] = str(pathlib.Path(folder) / "task")
-  full_config["init_from"] = model.path
+  full_config["init_from"] = start_model.path
   if not splits.get("validation"):
     full_config["evaluate"]["every"] = 0
   _set_defaults(full_config, config, task_meta)
@@ -134,6 +220,10 @@ def _split_rows(
   """Returns {split: its rows}, and a note if rows were held out (else "")."""
   if validation is None:
     validation = HELD_OUT_SHARE
+  if isinstance(validation, bool):
+    raise UserError(
+      f"validation={validation} must be rows, a share of data, or 0."
+    )
   if not isinstance(validation, int | float):
     evaluated_rows = labelled.read(validation, "validation", text, label)
     return {"train": rows, "validation": evaluated_rows}, ""
@@ -153,15 +243,17 @@ def _say_task(
   kind, labels = task.task.kind, task.task.labels
   names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
   labels_text = f" into {len(labels)} labels ({names})" if labels else ""
+  num_rows = len(splits["train"])
   num_evaluated = len(splits.get("validation", ()))
   note(
-    f"finetune: {kind}{labels_text}; {len(splits['train'])} rows to train on,"
-    f" {num_evaluated} to evaluate on{held_out_note}"
+    f"finetune: {kind}{labels_text}; {num_rows}"
+    f" {'row' if num_rows == 1 else 'rows'} to train on, {num_evaluated} to"
+    f" evaluate on{held_out_note}"
   )
 
 
 def _prepare_task(
-  model: Model,
+  open_model: Callable[[], Model],
   task: TaskFormat,
   inputs: list[labelled.Input],
   length: int | None,
@@ -169,20 +261,31 @@ def _prepare_task(
 ) -> dict[str, Any]:
   """Writes the tokenizer and the task into a run's folder, if they are new.
 
+  Args:
+    open_model: returns the model to start from. It is not called if the folder
+      has the tokenizer and the task already.
+    task: the task.
+    inputs: the inputs of the task.
+    length: the most tokens of a row; None means the task's length, or the
+      largest length of the model if that is less.
+    folder: the run's folder.
+
   Returns:
     The content of the task's `meta.json`.
   """
-  tokenizer = trained.save_tokenizer(model, folder)
-  max_length = model.module.encoder.max_length
-  if length is not None:
-    trained.check_length(model, length)
+  task_folder = pathlib.Path(folder) / "task"
+  tokenizer_folder = pathlib.Path(folder) / trained.TOKENIZER_FOLDER
+  if task_folder.is_dir() and tokenizer_folder.is_dir():
+    length = length or encoded_rows.read_meta(str(task_folder))["length"]
+  else:
+    model = open_model()
+    if length is not None:
+      trained.check_length(model, length)
+    length = length or min(task.length, model.module.encoder.max_length)
+    trained.save_tokenizer(model, folder)
   try:
     meta = prepare_task.prepare(
-      task,
-      inputs,
-      tokenizer,
-      str(pathlib.Path(folder) / "task"),
-      length or min(task.length, max_length),
+      task, inputs, str(tokenizer_folder), str(task_folder), length
     )
   except prepare_task.TaskFolderDiffers as e:
     raise UserError(
@@ -214,6 +317,9 @@ def _set_defaults(
     # The last bucket is the length, because the model may have no positions
     # for longer rows.
     length, buckets = task_meta["length"], config["data"]["buckets"]
+    if min(buckets) > _SHORT_BUCKETS[-1]:
+      # The published rows of questions are long, but a user's may be short.
+      buckets = {*_SHORT_BUCKETS, *buckets}
     if length > max(buckets):
       buckets = {*buckets, *bucket_lengths.BUCKETS}
     shorter_buckets = sorted(bucket for bucket in buckets if bucket < length)

@@ -1,17 +1,18 @@
 """Reads users' tables of labelled examples: the data of `finetune`."""
 
+import difflib
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
 from bert_jax.messages import UserError, did_you_mean
-from bert_jax.tasks import task_inputs
-from bert_jax.tasks.files import custom, label_fields, tables
+from bert_jax.tasks import questions, task_inputs
+from bert_jax.tasks.files import custom, label_fields, tables, tags
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, TaskFormat
 from bert_jax.tasks.task_inputs import Input
@@ -22,6 +23,8 @@ KINDS = (*custom.KINDS, "span")
 QUESTION_COLUMNS = ("question", "context", "answers")
 # The column of the second texts of pairs, if the user names none.
 _PAIR_COLUMN = "text_pair"
+# The types of collections that are no column: they have one text, or no order.
+_NO_COLUMN_TYPES = (str, bytes, Mapping, set, frozenset)
 _EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 
 
@@ -43,9 +46,15 @@ def read(
     The rows, whose fields have plain values of Python. NaN is None.
 
   Raises:
-    UserError: there are no rows, or `data` is of no type that can be read.
+    UserError: there are no rows, or `data` is of no type that can be read, such
+      as a set, whose rows have no order.
   """
   text, label = text or "text", label or "label"
+  if isinstance(data, set | frozenset):
+    raise UserError(
+      f"{name} is a set, which has no order, so a repeated call could not give"
+      " the same result; pass a list."
+    )
   if isinstance(data, str | os.PathLike):
     rows = _read_file(os.fspath(data), name)
   else:
@@ -89,7 +98,7 @@ def _rows_in_memory(data: Any, name: str) -> list[Any]:
     return _rows_of_columns(data, name)
   try:
     return results.items_of(data, ())[1]
-  except UserError as e:
+  except results.NoCollection as e:
     raise UserError(
       f"{name} is of type {type(data).__name__}; pass a DataFrame, a"
       " datasets.Dataset, a list of (text, label) or of dicts, a dict of"
@@ -103,7 +112,8 @@ def _rows_of_columns(
   """Turns a dict of columns into a list of rows."""
   sizes = {}
   for column, values in columns.items():
-    if isinstance(values, str | bytes) or not isinstance(values, Sized):
+    is_list = isinstance(values, Sized) and isinstance(values, Iterable)
+    if isinstance(values, _NO_COLUMN_TYPES) or not is_list:
       raise UserError(
         f"{name}: column {column!r} is {values!r:.40}, not a list of values; a"
         " dict has a list for each column."
@@ -182,8 +192,8 @@ def hold_out(
   num_held_out = max(1, round(share * len(rows)))
   if num_held_out >= len(rows):
     raise UserError(
-      f"data has {len(rows)} rows, too few to hold some out; pass more rows, or"
-      " validation=0 to train without an evaluation."
+      f"data has {_count(len(rows), 'row')}, too few to hold some out; pass"
+      " more rows, or validation=0 to train without an evaluation."
     )
   held_out_indices = {
     *np.random.default_rng(seed).permutation(len(rows))[:num_held_out]
@@ -251,31 +261,34 @@ class Columns:
         f"kind={kind!r} is not a kind of task{did_you_mean(kind, KINDS)}"
       )
     column_names = list(rows[0].fields)
-    if kind is None and text is None and {*QUESTION_COLUMNS} <= {*column_names}:
+    if kind is None and text is None and _has_questions(column_names):
       kind = "span"
     if kind == "span":
-      for name in QUESTION_COLUMNS:
-        _check_column(name, column_names, "a table of questions needs it")
+      _check_question_columns(column_names)
       self.kind, self.name_by_role = kind, {}
       return
+    for option, name in (("text", text), ("pair", pair), ("label", label)):
+      if name is not None:
+        _check_named_column(option, name, column_names)
     text = text or (
       "words" if {"text", "words"} & {*column_names} == {"words"} else "text"
     )
     label = label or (
       "tags" if {"label", "tags"} & {*column_names} == {"tags"} else "label"
     )
-    _check_column(
-      text, column_names, "pass text= with the name of another column"
-    )
-    _check_column(
-      label, column_names, "pass label= with the name of another column"
-    )
-    if pair is not None:
-      _check_column(
-        pair, column_names, "pass pair= with the name of another column"
-      )
-    elif _PAIR_COLUMN in column_names:
+    for option, name in (("text", text), ("label", label)):
+      if name not in column_names:
+        raise UserError(
+          f"data has no column {name!r}, only {', '.join(column_names)}; pass"
+          f" {option}= with the name of another column."
+        )
+    if pair is None and _PAIR_COLUMN in column_names:
       pair = _PAIR_COLUMN
+    if len({text, pair, label}) < 3:
+      raise UserError(
+        f"text={text!r}, pair={pair!r}, label={label!r}: name a column only"
+        " once."
+      )
     self.kind = kind or infer_kind(rows, text, label)
     if self.kind == "tagging":
       self.name_by_role = {"words": text, "tags": label}
@@ -299,11 +312,41 @@ class Columns:
     )
 
 
-def _check_column(name: str, names: Sequence[str], remedy: str) -> None:
-  """Raises a UserError if a table has no column of this name."""
+def _count(number: int, unit: str) -> str:
+  """Returns a number with its unit, whose plural ends with "s" or "es"."""
+  plural = f"{unit}es" if unit.endswith("s") else f"{unit}s"
+  return f"{number:,} {unit if number == 1 else plural}"
+
+
+def _has_questions(names: Sequence[str]) -> bool:
+  """Returns True if the columns are those of a table of questions.
+
+  One of the three names may be misspelt.
+  """
+  is_table_of_texts = {"text", "words", "label", "tags"} & {*names}
+  return not is_table_of_texts and len({*QUESTION_COLUMNS} & {*names}) >= 2
+
+
+def _check_question_columns(names: Sequence[str]) -> None:
+  """Raises a UserError if a table of questions lacks a column."""
+  for name in QUESTION_COLUMNS:
+    if name in names:
+      continue
+    other_names = {*names} - {*QUESTION_COLUMNS}
+    similar_names = difflib.get_close_matches(name, other_names, 1)
+    remedy = f"; rename {similar_names[0]!r}" if similar_names else ""
+    raise UserError(
+      f"data has no column {name!r}, only {', '.join(names)}; a table of"
+      f" questions has the columns {', '.join(QUESTION_COLUMNS)}{remedy}."
+    )
+
+
+def _check_named_column(option: str, name: str, names: Sequence[str]) -> None:
+  """Raises a UserError if a table lacks a column that the user named."""
   if name not in names:
     raise UserError(
-      f"data has no column {name!r}, only {', '.join(names)}; {remedy}."
+      f"{option}={name!r}: data has no column {name!r}, only"
+      f" {', '.join(names)}; name one of these."
     )
 
 
@@ -322,6 +365,9 @@ def make_task(
   Raises:
     UserError: there are fewer than two classes, or a label cannot be read.
   """
+  for rows in splits.values():
+    for row in rows:
+      _check_texts(columns, row)
   rows_by_split = {
     split: [columns.rename_columns(row) for row in rows]
     for split, rows in splits.items()
@@ -341,8 +387,9 @@ def make_task(
       for row in rows
     )
     task_format = TASKS["squad2" if has_unanswered else "squad"]
+    _check_answers(task_format, rows_by_split["train"])
   else:
-    labels = _find_label_names(columns.kind, rows_by_split)
+    labels = _find_label_names(columns, splits)
     columns_text = ",".join(f"{role}={role}" for role in columns.name_by_role)
     task_format = task_inputs.find_task(
       "own", columns.kind, columns_text, labels
@@ -353,6 +400,49 @@ def make_task(
   return task_in_memory, inputs
 
 
+def _check_texts(columns: Columns, row: Record) -> None:
+  """Raises a UserError if a row lacks a text, or a column that a task reads."""
+  for role, name in columns.name_by_role.items():
+    cell = tables.get_cell(row, name)
+    if role in ("label", "tags"):
+      continue
+    if cell is None:
+      raise UserError(
+        f"{row.location} has no text in column {name!r}; leave such rows out,"
+        " or fill them."
+      )
+    if role != "words":
+      if not isinstance(cell, str):
+        raise UserError(
+          f"{row.location}: {name!r} is {cell!r:.60}, not a text."
+        )
+      continue
+    if not isinstance(cell, list):
+      raise UserError(
+        f"{row.location}: {name!r} is {cell!r:.60}, not a list of words."
+      )
+    for word in cell:
+      if not isinstance(word, str):
+        raise UserError(
+          f"{row.location}: the list {name!r} has {word!r:.60}, which is not a"
+          " word."
+        )
+
+
+def _check_answers(task_format: TaskFormat, rows: Sequence[Record]) -> None:
+  """Raises a UserError if no answer to train on is at its offset."""
+  examples = [
+    example for row in rows for example in task_format.parse_record(row, True)
+  ]
+  if all(map(questions.has_misplaced_answer, examples)):
+    answer = examples[0]["answers"][0]
+    raise UserError(
+      f"{rows[0].location}: the answer {answer['text']!r:.60} does not begin at"
+      f" character {answer['answer_start']} of its context, and no other row"
+      " has an answer at its answer_start; count characters from 0."
+    )
+
+
 def _has_answer(answers: Any) -> bool:
   if isinstance(answers, Mapping):
     answers = answers.get("text")
@@ -360,38 +450,91 @@ def _has_answer(answers: Any) -> bool:
 
 
 def _find_label_names(
-  kind: str, splits: Mapping[str, Sequence[Record]]
+  columns: Columns, splits: Mapping[str, Sequence[Record]]
 ) -> tuple[str, ...]:
   """Returns the names of the labels in all splits; () if they have no names.
 
   All splits are read, because a label may occur only in a held-out row.
+
+  Args:
+    columns: the columns of the rows.
+    splits: split -> rows with the user's columns.
+
+  Raises:
+    UserError: a label cannot be read, or there are fewer than two labels.
   """
+  kind = columns.kind
   rows = [row for rows in splits.values() for row in rows]
+  if kind == "regression":
+    for row in rows:
+      label_fields.read_number(row, columns.name_by_role["label"], True)
+    return ()
+  if kind == "tagging":
+    return _find_tags(columns, rows)
+  column = columns.name_by_role["label"]
   if kind == "classification":
     names = {
-      label_fields.read_name(row, "label", (), True, label_fields.EMPTY_CELLS)
+      label_fields.read_name(row, column, (), True, label_fields.EMPTY_CELLS)
       for row in rows
     }
     labels = tuple(sorted(filter(None, names)))
-    if len(labels) < 2:
-      label_text = labels[0] if labels else "none"
-      raise UserError(
-        f"data has {len(labels)} class ({label_text}); a classification needs"
-        " two or more."
-      )
+    _check_number(labels, "class", "a classification")
     return labels
-  if kind == "tagging":
-    tags = [list(map(str, row.fields["tags"] or ())) for row in rows]
-    return custom.collect_labels(kind, [{"tags": names} for names in tags])
-  if kind == "multi_label":
-    label_lists = [
-      (label_fields.read_list(row, "label", True), True) for row in rows
-    ]
-    if label_fields.labels_if_marks(label_lists, ()) is None:
-      label_names = {
-        name
-        for (values, _), row in zip(label_lists, rows, strict=True)
-        for name in label_fields.label_names(values or (), (), row.location)
-      }
-      return tuple(sorted(label_names))
-  return ()
+  label_lists = [
+    (label_fields.read_list(row, column, True), True) for row in rows
+  ]
+  if label_fields.labels_if_marks(label_lists, ()) is not None:
+    return ()
+  label_names = {
+    name
+    for (values, _), row in zip(label_lists, rows, strict=True)
+    for name in label_fields.label_names(values or (), (), row.location)
+  }
+  labels = tuple(sorted(label_names))
+  _check_number(labels, "label", "a task with several labels of a text")
+  return labels
+
+
+def _find_tags(columns: Columns, rows: Sequence[Record]) -> tuple[str, ...]:
+  """Returns the names of the tags of all rows; see `_find_label_names`."""
+  column = columns.name_by_role["tags"]
+  tags_by_row = []
+  for row in rows:
+    names = row.fields[column]
+    if names is None:
+      raise UserError(
+        f"{row.location} has no tags in column {column!r}; training and"
+        " validation need a tag for each word."
+      )
+    words = row.fields[columns.name_by_role["words"]]
+    if not isinstance(names, list):
+      raise UserError(
+        f"{row.location}: {column!r} is {names!r:.60}, not a list of tags."
+      )
+    if len(names) != len(words):
+      raise UserError(
+        f"{row.location} has {_count(len(names), 'tag')} for"
+        f" {_count(len(words), 'word')}; every word needs one tag."
+      )
+    tags_by_row.append(list(map(str, names)))
+  labels = custom.collect_labels(
+    "tagging", [{"tags": names} for names in tags_by_row]
+  )
+  _check_number(labels, "tag", "a task of tags")
+  unprefixed_tag = tags.find_unprefixed(labels)
+  if unprefixed_tag is not None:
+    for row, names in zip(rows, tags_by_row, strict=True):
+      if unprefixed_tag in names:
+        raise UserError(
+          f"{row.location}: {tags.unprefixed_message(unprefixed_tag)}"
+        )
+  return labels
+
+
+def _check_number(labels: Sequence[str], unit: str, task: str) -> None:
+  """Raises a UserError if a task has fewer than two labels."""
+  if len(labels) < 2:
+    names = f" ({labels[0]})" if labels else ""
+    raise UserError(
+      f"data has {_count(len(labels), unit)}{names}; {task} needs two or more."
+    )

@@ -1,20 +1,32 @@
 """Pre-trains a model on a user's text: `bert_jax.pretrain`."""
 
+import glob
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax import files as files_lib
+from bert_jax import messages
 from bert_jax.corpus import prepare, train_vocab
 from bert_jax.messages import UserError, did_you_mean, note, watched
 from bert_jax.training import start_from
-from bert_jax.use import results, trained
+from bert_jax.use import arguments, results, trained
 from bert_jax.use.model import Model
 from bert_jax.use.trained import Config, Trained
 
 Path = str | os.PathLike[str]
+# A text without spaces that looks like a glob, or like the path of a file.
+_PATH_PATTERN = re.compile(
+  r"\S*\*\S*|\S+[/\\]\S+|\S+\.(txt|jsonl|json|parquet|gz|xz|zst)"
+)
+# Key of a config -> the parameter that sets it.
+_PARAMETER_BY_KEY = trained.PARAMETER_BY_KEY | {
+  "total_steps": "steps",
+  "data.length": "length",
+}
 # Family -> the config of its size "tiny": 2 layers of width 128, for two CPU
 # cores. Any other size is a name in the family's file, as in `bert:base`.
 _TINY_CONFIGS = {
@@ -132,21 +144,99 @@ def pretrain(
     UserError: an argument cannot be used; the message is one sentence.
     FloatingPointError: a loss is not finite.
   """
-  if (texts is None) == (files is None):
-    raise UserError("pass either texts= or files=, the text to train on.")
-  documents = None if texts is None else _read_documents(texts, text)
+  given = arguments.given_names(
+    dict(
+      model=model,
+      steps=steps,
+      batch_size=batch_size,
+      learning_rate=learning_rate,
+      length=length,
+      seed=seed,
+    )
+  )
+  with messages.name_parameters(_PARAMETER_BY_KEY, given):
+    if (texts is None) == (files is None):
+      raise UserError("pass either texts= or files=, the text to train on.")
+    changes = trained.config_changes(batch_size, learning_rate, seed)
+    if steps is not None:
+      steps = arguments.check_count("steps", steps)
+    changes["total_steps"] = steps
+    if length is not None:
+      length = arguments.check_count("length", length)
+    if processes is not None:
+      processes = arguments.check_count("processes", processes)
+    arguments.check_name("text", text, "the name of a column")
+    arguments.check_name("size", size, "the name of a size")
+    if not isinstance(family, str) or family not in _TINY_CONFIGS:
+      similar_names = did_you_mean(str(family), _TINY_CONFIGS)
+      raise UserError(f"family={family!r:.60} is unknown{similar_names}")
+    if vocabulary is not None:
+      vocabulary = arguments.check_path(
+        "vocabulary", vocabulary, "the file or folder of a vocabulary"
+      )
+      if model is not None:
+        raise UserError(
+          "pass either model= or vocabulary=: a model keeps its vocabulary."
+        )
+    return _pretrain(
+      documents=None if texts is None else _read_documents(texts, text),
+      paths=None if files is None else _list_paths(files),
+      model=model,
+      family=family,
+      size=size,
+      vocabulary=vocabulary,
+      vocab_size=arguments.check_count("vocab_size", vocab_size),
+      heldout=arguments.check_share("heldout", heldout),
+      processes=processes,
+      length=length,
+      changes=changes,
+      config=config,
+      workdir=workdir,
+    )
+
+
+def _pretrain(
+  *,
+  documents: list[str] | None,
+  paths: list[str] | None,
+  model: Path | Model | None,
+  family: str,
+  size: str,
+  vocabulary: str | None,
+  vocab_size: int,
+  heldout: float,
+  processes: int | None,
+  length: int | None,
+  changes: dict[str, Any],
+  config: Config,
+  workdir: Path | None,
+) -> Trained:
+  """Does what `pretrain` does, after it has checked its arguments.
+
+  Args:
+    documents: the texts; None if the text is in files.
+    paths: the paths of the text's files; None if the text is in `documents`.
+    model: see `pretrain`.
+    family: see `pretrain`.
+    size: see `pretrain`.
+    vocabulary: see `pretrain`.
+    vocab_size: see `pretrain`.
+    heldout: see `pretrain`.
+    processes: see `pretrain`.
+    length: see `pretrain`.
+    changes: key of the config -> value; None changes nothing.
+    config: see `pretrain`.
+    workdir: see `pretrain`.
+  """
   start_model = None
   if model is not None:
-    if vocabulary is not None:
-      raise UserError(
-        "pass either model= or vocabulary=: a model keeps its vocabulary."
-      )
-    start_model = trained.open_start_model(model)
+    start_model = trained.StartModel(model).open()
     family = start_model.family
-  if family not in _TINY_CONFIGS:
-    raise UserError(
-      f"family={family!r} is unknown{did_you_mean(family, _TINY_CONFIGS)}"
-    )
+    if family not in _TINY_CONFIGS:
+      raise UserError(
+        f"model={start_model.path}: pretrain does not train the family"
+        f" {family}, only {', '.join(_TINY_CONFIGS)}."
+      )
   default_config = (
     _TINY_CONFIGS[family] if size == "tiny" else f"{family}:{size}"
   )
@@ -156,9 +246,9 @@ def pretrain(
     and not _predicts_pairs(start_model)
   ):
     default_config = "quickstart:sentences"
-  changes = trained.config_changes(batch_size, learning_rate, seed)
-  changes["total_steps"] = steps
-  full_config = trained.open_config(config, default_config, changes)
+  full_config = trained.open_config(
+    config, default_config, changes, f"size={size!r}"
+  )
   if start_model:
     _take_sizes(full_config["model"], start_model)
     full_config["init_from"] = start_model.path
@@ -167,17 +257,17 @@ def pretrain(
       trained.check_length(start_model, length)
     _set_length(full_config, length)
   folder = trained.make_folder(workdir, "pretrain")
-  if documents is None:
-    inputs = _list_paths(files)
-  else:
-    inputs = [f"jsonl:{_write_texts(documents, folder)}"]
+  inputs = paths or []
+  if documents is not None:
+    # A path may hold characters that mean something in a glob.
+    inputs = [f"jsonl:{glob.escape(_write_texts(documents, folder))}"]
   if start_model:
     vocabulary = trained.save_tokenizer(start_model, folder)
   if vocabulary is None:
     vocabulary = _train_vocabulary(inputs, family, vocab_size, folder)
   meta = prepare.prepare(
     inputs,
-    os.fspath(vocabulary),
+    vocabulary,
     str(pathlib.Path(folder) / "text"),
     heldout=heldout,
     processes=processes,
@@ -224,6 +314,16 @@ def _read_documents(texts: Any, column: str) -> list[str]:
     raise UserError(
       f"texts={texts!r} is the name of a file; pass files={texts!r} to read it."
     )
+  if isinstance(texts, str) and _PATH_PATTERN.fullmatch(texts):
+    raise UserError(
+      f"texts={texts!r:.80} looks like the path of files; pass"
+      f" files={texts!r:.80} to read them, or a list of documents."
+    )
+  if isinstance(texts, set | frozenset):
+    raise UserError(
+      "texts is a set, which has no order, so a repeated call could not give"
+      " the same result; pass a list."
+    )
   if isinstance(texts, Mapping):
     texts = _read_column(texts, column, "texts")
   items = results.items_of(texts, ())[1]
@@ -233,10 +333,22 @@ def _read_documents(texts: Any, column: str) -> list[str]:
       item = _read_column(item, column, f"row {index} of texts")
     if not isinstance(item, str):
       raise UserError(f"text {index} is {item!r:.60}, not a string.")
+    _check_unicode(item, index)
     documents.append(str(item))
   if not any(document.strip() for document in documents):
     raise UserError("texts has no text in it.")
   return documents
+
+
+def _check_unicode(text: str, index: int) -> None:
+  """Raises a UserError if a text has half a surrogate pair."""
+  try:
+    text.encode("utf-8")
+  except UnicodeEncodeError as e:
+    raise UserError(
+      f"text {index} has half a surrogate pair at character {e.start}; correct"
+      " it."
+    ) from e
 
 
 def _is_file(text: str) -> bool:
@@ -259,9 +371,16 @@ def _list_paths(paths: Any) -> list[str]:
   """Returns the paths of text files as a list of strings."""
   if isinstance(paths, str | os.PathLike):
     paths = [paths]
-  if not isinstance(paths, Iterable):
+  if not isinstance(paths, Iterable) or isinstance(paths, bytes | Mapping):
     raise UserError(f"files={paths!r:.60}: pass a path or a list of paths.")
-  return [os.fspath(path) for path in paths]
+  strings = [
+    arguments.check_path("files", path, "a path, or a list with each path")
+    for path in paths
+  ]
+  if not strings:
+    raise UserError("files= is empty; pass the paths of text files.")
+  # The text's order decides the run, and a set has none.
+  return sorted(strings) if isinstance(paths, set | frozenset) else strings
 
 
 def _write_texts(documents: Sequence[str], folder: str) -> str:

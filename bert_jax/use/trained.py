@@ -23,11 +23,21 @@ from bert_jax.messages import UserError, did_you_mean, note
 from bert_jax.text import open_vocabulary
 from bert_jax.training import config as config_lib
 from bert_jax.training import config_files, logging, train
+from bert_jax.use import arguments
 from bert_jax.use.model import Model, load
 from bert_jax.use.results import Results
 
 # The types that a user may pass as `config`.
 Config: TypeAlias = ConfigDict | Mapping[str, Any] | str | None
+# Key of a config -> the parameter of `finetune` and `pretrain` that sets it.
+PARAMETER_BY_KEY = {
+  "batch_size": "batch_size",
+  "schedule.peak": "learning_rate",
+  "seed": "seed",
+  "init_from": "model",
+}
+# The folder of the tokenizer in a run's folder.
+TOKENIZER_FOLDER = "tokenizer"
 # Columns of metrics.jsonl that say nothing about learning.
 _HIDDEN_COLUMNS = ("data_wait", "checkpoint_wait")
 
@@ -97,6 +107,7 @@ def make_folder(
     function_name: the name of the function, for a note.
   """
   if workdir is not None:
+    workdir = arguments.check_path("workdir", workdir, "the folder of the run")
     path = pathlib.Path(workdir).expanduser().absolute()
     try:
       path.mkdir(parents=True, exist_ok=True)
@@ -115,7 +126,10 @@ def make_folder(
 
 
 def open_config(
-  config: Config, default: str, changes: Mapping[str, Any]
+  config: Config,
+  default: str,
+  changes: Mapping[str, Any],
+  default_source: str = "",
 ) -> dict[str, Any]:
   """Returns a config as a nested dict, and changes none of its arguments.
 
@@ -125,6 +139,7 @@ def open_config(
       dots. None means the default config.
     default: the name of the default config.
     changes: key with dots -> value; a value of None changes nothing.
+    default_source: the argument that chose the default, for messages.
 
   Raises:
     UserError: a key is unknown, or a value has the wrong type.
@@ -133,12 +148,9 @@ def open_config(
   if isinstance(config, ConfigDict):
     base_config = copy.deepcopy(config.to_dict())
   elif isinstance(config, str):
-    try:
-      base_config = config_files.open_config(config).to_dict()
-    except UserError as e:
-      raise UserError(str(e).removeprefix("--")) from e
+    base_config = config_files.open_config(config).to_dict()
   elif config is None or isinstance(config, Mapping):
-    base_config = config_files.open_config(default).to_dict()
+    base_config = config_files.open_config(default, default_source).to_dict()
     user_changes = dict(_flatten(config or {}))
   else:
     raise UserError(
@@ -153,12 +165,31 @@ def open_config(
   return new_config
 
 
-def open_start_model(model: str | os.PathLike[str] | Model) -> Model:
-  """Returns the model that a training starts from, opened if it is a path."""
-  if isinstance(model, Model):
-    return model
-  with orbax_warnings_hidden():
-    return load(os.fspath(model))
+class StartModel:
+  """Holds the model that a training starts from, and opens it if needed.
+
+  Attributes:
+    path: the path or name of the model.
+  """
+
+  def __init__(self, model: str | os.PathLike[str] | Model):
+    """Takes the model, or its path or name.
+
+    Raises:
+      UserError: `model` is neither a model, nor a path.
+    """
+    self._model = model if isinstance(model, Model) else None
+    self.path = (
+      model.path
+      if isinstance(model, Model)
+      else arguments.check_path("model", model, "the path or name of a model")
+    )
+
+  def open(self) -> Model:
+    """Returns the model, which is opened at the first call."""
+    if self._model is None:
+      self._model = load(self.path)
+    return self._model
 
 
 def check_length(model: Model, length: int) -> None:
@@ -176,7 +207,7 @@ def save_tokenizer(model: Model, folder: str) -> str:
   Returns:
     The path of the tokenizer's folder.
   """
-  path = pathlib.Path(folder) / "tokenizer"
+  path = pathlib.Path(folder) / TOKENIZER_FOLDER
   if not path.exists():
     with files.atomic_folder(path) as partial_path:
       open_vocabulary.save(model.vocabulary, partial_path)
@@ -197,17 +228,17 @@ def config_changes(
     Key with dots -> value, for `open_config`. None changes nothing.
 
   Raises:
-    UserError: `batch_size` is not a whole number above 0.
+    UserError: an argument is not a number that a config may have.
   """
-  if batch_size is not None and not (
-    isinstance(batch_size, int) and batch_size > 0
-  ):
-    raise UserError(
-      f"batch_size={batch_size!r} must be a whole number above 0."
-    )
+  if batch_size is not None:
+    batch_size = arguments.check_count("batch_size", batch_size)
+  if learning_rate is not None:
+    learning_rate = arguments.check_positive("learning_rate", learning_rate)
+  if seed is not None:
+    seed = arguments.check_count("seed", seed, 0, arguments.MAX_SEED)
   return {
     "batch_size": batch_size,
-    "schedule.peak": None if learning_rate is None else float(learning_rate),
+    "schedule.peak": learning_rate,
     "seed": seed,
   }
 
@@ -258,6 +289,8 @@ def computes_on_cpu() -> bool:
 def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
   """Trains, says on stderr how far it is, and returns the result.
 
+  If the folder has this run, and the run is complete, nothing is computed.
+
   Args:
     config: the complete config.
     workdir: the run's folder.
@@ -267,17 +300,23 @@ def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
     f"Lower batch_size, which is {config['batch_size']}, or raise"
     " micro_batches in config, which splits the rows of a step."
   )
-  with (
-    _show_progress() as on_row,
-    messages.pass_lines_to(note),
-    xla_errors.reports_out_of_memory(remedy),
-    orbax_warnings_hidden(),
-  ):
-    state = train.run(config, workdir, on_row)
+  with messages.pass_lines_to(note):
+    step = train.finished_step(config, workdir)
+  if step is not None:
+    note(f"{function_name}: the run is complete, at step {step}")
     model = load(workdir)
+  else:
+    with (
+      _show_progress() as on_row,
+      messages.pass_lines_to(note),
+      xla_errors.reports_out_of_memory(remedy),
+      orbax_warnings_hidden(),
+    ):
+      step = int(train.run(config, workdir, on_row).step)
+      model = load(workdir)
   rows = read_history(workdir)
-  if rows and rows[-1]["step"] > int(state.step):
-    rows = Results(row for row in rows if row["step"] <= int(state.step))
+  if rows and rows[-1]["step"] > step:
+    rows = Results(row for row in rows if row["step"] <= step)
   note(f"{function_name}: the run is in {workdir}")
   return Trained(model, rows, workdir)
 

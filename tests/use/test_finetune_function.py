@@ -2,7 +2,9 @@
 
 import copy
 import doctest
+import logging
 import math
+import re
 import sys
 import threading
 import types
@@ -18,7 +20,7 @@ from ml_collections import ConfigDict
 import bert_jax
 from bert_jax.devices import hosts
 from bert_jax.messages import UserError
-from bert_jax.training import config_files
+from bert_jax.training import config_files, train
 from bert_jax.use import finetune, labelled, trained
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 TEXTS = ["red cat runs .", "blue dog .", "green cat .", "dog sings ."] * 6
 LABELS = ["cat", "dog"] * 12
 ROWS = list(zip(TEXTS, LABELS, strict=True))
+QUESTION = {"question": "Where?", "context": "In Rome."}
 OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
 
@@ -44,12 +47,18 @@ def model_path(tmp_path_factory):
   return str(path)
 
 
-@pytest.fixture(scope="module")
-def first_run(model_path, tmp_path_factory):
-  """Returns the result of a training thread, which may change no argument."""
+def float32_config():
+  """Returns the config of `first_run`."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1
+  return config
+
+
+@pytest.fixture(scope="module")
+def first_run(model_path, tmp_path_factory):
+  """Returns the result of a training thread, which may change no argument."""
+  config = float32_config()
   frame = Frame(verdict=LABELS, review=np.array(TEXTS), other=[None] * 24)
   arguments = [frame, config, dict(OPTIONS)]
   originals = copy.deepcopy([vars(frame), config.to_dict(), OPTIONS])
@@ -136,9 +145,61 @@ def test_a_stopped_run_continues_to_the_same_numbers(
   assert losses[0] == losses[1]
   with pytest.raises(UserError, match="was started with another input"):
     bert_jax.finetune(model_path, ROWS[2:], workdir=tmp_path, **OPTIONS)
-  with pytest.raises(UserError, match="schedule.peak: 0.01 -> 0.5"):
+  message = "another config: learning_rate: 0.01 -> 0.5.*model='OLD_WORKDIR'"
+  with pytest.raises(UserError, match=message) as error:
     options = OPTIONS | {"learning_rate": 0.5}
     bert_jax.finetune(model_path, ROWS, workdir=tmp_path, **options)
+  assert "--" not in str(error.value)
+
+
+def test_a_complete_run_returns_at_once(
+  first_run, model_path, monkeypatch, capsys
+):
+  def refuse(*args, **kwargs):
+    raise AssertionError("the run is complete")
+
+  monkeypatch.setattr(train, "run", refuse)
+  monkeypatch.setattr(trained.StartModel, "open", refuse)
+  config = float32_config()
+  again = bert_jax.finetune(
+    model_path, ROWS, config=config, workdir=first_run.workdir, **OPTIONS
+  )
+  stderr = capsys.readouterr().err
+  assert "finetune: the run is complete, at step 4\n" in stderr
+  assert "changed" not in stderr and "opening" not in stderr
+  np.testing.assert_equal(again.history, first_run.history)
+  for a, b in zip(
+    jax.tree.leaves(again.model.params),
+    jax.tree.leaves(first_run.model.params),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+  with pytest.raises(AssertionError, match="the run is complete"):
+    options = OPTIONS | {"epochs": 3}
+    bert_jax.finetune(
+      model_path, ROWS, config=config, workdir=first_run.workdir, **options
+    )
+
+
+def test_the_last_lines_name_python_and_each_metric_once(
+  model_path, tmp_path, capsys
+):
+  bert_jax.finetune(model_path, ROWS, workdir=tmp_path, **OPTIONS)
+  lines = capsys.readouterr().err.splitlines()
+  opening = f"model = bert_jax.load({str(tmp_path)!r})"
+  assert f"next: {opening}; model.predict(...)" in lines
+  names = [line.partition(": ")[0] for line in lines]
+  for name in ("accuracy", "loss"):
+    assert names.count(name) == 1 and f"task_{name}" not in names
+  assert "read only" not in "".join(lines)
+
+
+def test_opening_a_run_shows_no_warning_about_reading(first_run, caplog):
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    bert_jax.load(first_run.workdir)
+    assert not caplog.records
+    logging.getLogger("absl").warning("another warning")
+  assert [record.message for record in caplog.records] == ["another warning"]
 
 
 def test_the_example_of_the_docstring_runs(model_path):
@@ -250,7 +311,102 @@ def test_words_have_tags_and_questions_have_answers():
     (ROWS, {"kind": "tags"}, "kind='tags' is not a kind of task; choose class"),
     (ROWS, {"kind": "regression"}, "label 'cat' is not a number"),
     (ROWS, {"validation": 1.5}, "validation=1.5: a share must be between"),
-    (ROWS[:1], {}, "data has 1 rows, too few to hold some out"),
+    (ROWS[:1], {}, "^data has 1 row, too few to hold some out; pass more rows"),
+    (set(ROWS), {}, "^data is a set, which has no order, so a repeated call"),
+    ({"text": {"a"}, "label": [1]}, {}, "column 'text' is {'a'}, not a list"),
+    (b"abc", {}, "^data is of type bytes; pass a DataFrame"),
+    (
+      [("a", "x"), (None, "y")] * 9,
+      {},
+      "^row 1 of data has no text in column 'text'; leave such rows out",
+    ),
+    ([("a", "x"), (b"b", "y")] * 9, {}, "row 1 of data: 'text' is b'b', not a"),
+    ([("a", "x"), ("b", b"y")] * 9, {}, "label b'y' is neither a name nor a n"),
+    (
+      [{"text": "a", "label": 1}, {"text": "b"}] * 9,
+      {},
+      "^row 1 of data has no column 'label'; the columns are text.$",
+    ),
+    (
+      ROWS,
+      {"validation": [{"review": "a", "label": "cat"}]},
+      "^row 0 of validation has no column 'text'; the columns are review, la",
+    ),
+    (
+      Frame(text=TEXTS, label=LABELS),
+      {"label": "stars"},
+      "^label='stars': data has no column 'stars', only text, label; name one",
+    ),
+    (
+      Frame(text=TEXTS, label=LABELS),
+      {"label": "text"},
+      "^text='text', pair=None, label='text': name a column only once.$",
+    ),
+    (
+      Frame(review=[None] * 4, stars=[1, 2, 1, 2]),
+      {"text": "review", "label": "stars"},
+      "^row 0 of data has no text in column 'review'; leave such rows out",
+    ),
+    (
+      [(["a", "b"], ["O"]), (["a"], ["X"])],
+      {},
+      "^row 0 of data has 1 tag for 2 words; every word needs one tag.$",
+    ),
+    (
+      [(["a", "b"], ["O", "O"])] * 4,
+      {},
+      r"^data has 1 tag \(O\); a task of tags needs two or more.$",
+    ),
+    (
+      [(["a", "b"], ["O", "B-X"]), (["a"], ["X"])],
+      {},
+      "^row 1 of data: tag 'X' is not O, B-TYPE or I-TYPE, as others are",
+    ),
+    (
+      [(["a", "b"], ["O", "X"]), (["a", 5], ["O", "X"])],
+      {"validation": 0},
+      "^row 1 of data: the list 'text' has 5, wh",
+    ),
+    ([("a", ["x"]), ("b", ["x"])], {}, r"^data has 1 label \(x\); a task with"),
+    (
+      [{"question": "q", "context": "c", "answer": "a"}] * 4,
+      {},
+      "^data has no column 'answers', only question, context, answer; a table"
+      " of questions has the columns question, context, answers; rename"
+      " 'answer'.$",
+    ),
+    (
+      [QUESTION | {"answers": "Rome"}] * 4,
+      {},
+      "^row 0 of data: answers are 'Rome', not a list; an answer is",
+    ),
+    (
+      [QUESTION | {"answers": None}] * 4,
+      {},
+      r"training and validation need them \(an empty list says that a question",
+    ),
+    (
+      [QUESTION | {"answers": {"text": ["Rome"], "answer_start": [0]}}] * 4,
+      {},
+      "^row 0 of data: the answer 'Rome' does not begin at character 0 of its",
+    ),
+    (
+      ROWS,
+      {"text": 3},
+      "^text=3 must be the name of a column, a string.$",
+    ),
+    (
+      ROWS,
+      {"validation": True},
+      "^validation=True must be rows, a share of da",
+    ),
+    (
+      ROWS,
+      {"workdir": 5},
+      "^workdir=5: pass the folder of the run, as a strin",
+    ),
+    (ROWS, {"kind": 5}, "^kind=5 is not a kind of task; choose classification"),
+    (ROWS, {"config": "bert:huge"}, "^config=bert:huge: 'huge' is not a name"),
     (ROWS, {"length": 99}, "length=99: the model reads rows of 1 to 40 tokens"),
     (ROWS, {"config": {"schedule.peek": 1.0}}, "peek is not a key; did you"),
     (
@@ -267,12 +423,62 @@ def test_wrong_arguments_get_one_sentence(
   model_path, tmp_path, data, options, message
 ):
   (tmp_path / "file").touch()
-  workdir = options.get("workdir", "run").replace("FILE", "file")
+  workdir = options.get("workdir", "run")
+  if isinstance(workdir, str):
+    workdir = tmp_path / workdir.replace("FILE", "file")
   with pytest.raises(UserError, match=message) as error:
-    bert_jax.finetune(
-      model_path, data, **options | {"workdir": tmp_path / workdir}
-    )
+    bert_jax.finetune(model_path, data, **options | {"workdir": workdir})
   assert "\n" not in str(error.value) and "--" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "name, value, fault",
+  [
+    ("epochs", "3", "'3' must be a number"),
+    ("epochs", True, "True must be a number"),
+    ("epochs", 0, "0 must be above 0, and finite"),
+    ("epochs", math.nan, "nan must be above 0, and finite"),
+    ("batch_size", "8", "'8' must be a whole number"),
+    ("batch_size", True, "True must be a whole number"),
+    ("batch_size", 2.5, "2.5 must be a whole number"),
+    ("batch_size", 0, "0 must be at least 1"),
+    ("batch_size", -1, "-1 must be at least 1"),
+    ("learning_rate", -1, "-1 must be above 0, and finite"),
+    ("learning_rate", "1e-4", "'1e-4' must be a number"),
+    ("length", 16.0, "16.0 must be a whole number"),
+    ("length", 0, "0 must be at least 1"),
+    ("seed", "0", "'0' must be a whole number"),
+    ("seed", np.True_, "np.True_ must be a whole number"),
+    ("seed", 2**32, "4294967296 must be at most 4294967295"),
+  ],
+)
+def test_wrong_numbers_are_refused_first(name, value, fault):
+  with pytest.raises(UserError, match=f"^{name}={re.escape(fault)}.$"):
+    bert_jax.finetune("no model", "no data", **{name: value})
+
+
+def test_data_are_checked_before_the_model_is_opened(monkeypatch):
+  def refuse(self):
+    raise AssertionError("the model is opened")
+
+  monkeypatch.setattr(trained.StartModel, "open", refuse)
+  with pytest.raises(UserError, match="row 1 of data: 'text' is 5, not a text"):
+    bert_jax.finetune("mini", [("a", "x"), (5, "y")] * 9)
+  with pytest.raises(AssertionError, match="the model is opened"):
+    bert_jax.finetune("mini", ROWS)
+
+
+def test_numbers_of_numpy_are_numbers():
+  changes = trained.config_changes(np.int64(4), np.float32(0.5), np.int32(7))
+  assert changes == {"batch_size": 4, "schedule.peak": 0.5, "seed": 7}
+  assert [type(x) for x in changes.values()] == [int, float, int]
+
+
+def test_batches_of_questions_may_be_short():
+  config = config_files.open_config("squad:squad").to_dict()
+  prepared = {"length": 384, "splits": {"train": {"rows": 64_000}}}
+  finetune._set_defaults(config, None, prepared)
+  assert config["data"]["buckets"] == (32, 64, 128, 192, 256, 320, 384)
 
 
 def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
@@ -343,9 +549,3 @@ def test_other_kinds_of_tasks_are_learnt(model_path, tmp_path, kind):
   text = {"tagging": "red cat", "span": ("dog ?", "red cat .")}.get(kind, "cat")
   assert run.model.predict(text)
   assert math.isfinite(run.history[-1]["validation_loss"])
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 2.5])
-def test_batch_size_is_a_whole_number_above_0(batch_size):
-  with pytest.raises(UserError, match=f"batch_size={batch_size} must be"):
-    bert_jax.finetune("mini", [("a", 0), ("b", 1)] * 4, batch_size=batch_size)

@@ -71,7 +71,8 @@ def test_the_same_call_continues_and_other_texts_are_refused(first_run, capsys):
     Frame(text=TEXTS), workdir=first_run.workdir, **OPTIONS
   )
   captured = capsys.readouterr()
-  assert "continuing from step 2" in captured.err and not captured.out
+  assert "pretrain: the run is complete, at step 2\n" in captured.err
+  assert "evaluating" not in captured.err and not captured.out
   assert "vocabulary.txt is used again" in captured.err
   assert [row["loss"] for row in continued_run.history] == [
     row["loss"] for row in first_run.history
@@ -122,7 +123,60 @@ def test_a_string_is_one_document_and_never_characters():
       {"texts": ["a"], "family": "brt"},
       "family='brt' is unknown; did you mean",
     ),
-    ({"texts": ["a"], "size": "bas"}, "bas"),
+    (
+      {"texts": ["a"], "size": "bas"},
+      "^size='bas': 'bas' is not a name of this file; ",
+    ),
+    ({"texts": ["a"], "size": 3}, "^size=3 must be the name of a size, a str"),
+    (
+      {"texts": ["a"], "family": 3},
+      "^family=3 is unknown; choose albert, bert",
+    ),
+    (
+      {"texts": "text/*.txt"},
+      r"^texts='text/\*.txt' looks like the path of files; pass"
+      r" files='text/\*.txt' to read them, or a list of documents.$",
+    ),
+    ({"texts": "no/such.txt"}, "^texts='no/such.txt' looks like the path of f"),
+    ({"texts": {"a", "b"}}, "^texts is a set, which has no order, so a"),
+    ({"texts": b"abc"}, "b'abc' is not a text; pass a string or a list"),
+    (
+      {"texts": ["a", "b\ud800"]},
+      "^text 1 has half a surrogate pair at charac",
+    ),
+    ({"texts": ["a"], "vocab_size": 9}, "^vocab_size=9 is too small; give 100"),
+    ({"files": []}, "^files= is empty; pass the paths of text files.$"),
+    (
+      {"files": [3]},
+      "^files=3: pass a path, or a list with each path, as a st",
+    ),
+    ({"files": b"a.txt"}, "^files=b'a.txt': pass a path or a list of paths.$"),
+    ({"texts": ["a"], "text": None}, "^text=None must be the name of a column"),
+    (
+      {"texts": ["a"], "vocabulary": 3},
+      "^vocabulary=3: pass the file or folder",
+    ),
+    (
+      {"texts": ["a"], "vocabulary": "no.txt"},
+      "^there is no vocabulary no.txt; without vocabulary=, one is trained",
+    ),
+    *(
+      ({"texts": ["a"], name: value}, f"^{name}={value!r} must be {fault}.$")
+      for name, value, fault in (
+        ("steps", 0, "at least 1"),
+        ("steps", "3", "a whole number"),
+        ("steps", True, "a whole number"),
+        ("batch_size", 0, "at least 1"),
+        ("learning_rate", "fast", "a number"),
+        ("learning_rate", -1, "above 0, and finite"),
+        ("length", 16.5, "a whole number"),
+        ("seed", -1, "at least 0"),
+        ("vocab_size", "100", "a whole number"),
+        ("heldout", 1, "at least 0 and below 1"),
+        ("heldout", True, "a number"),
+        ("processes", 0, "at least 1"),
+      )
+    ),
     ({"texts": ["a"], "size": "base", "length": 9}, "phases with their own"),
     ({"texts": ["a"], "config": {"steps": 9}}, "config.steps is not a key"),
     ({"files": 5}, "files=5: pass a path or a list of paths"),
@@ -132,7 +186,36 @@ def test_a_string_is_one_document_and_never_characters():
 def test_wrong_arguments_get_one_sentence(arguments, message, tmp_path):
   with pytest.raises(UserError, match=message) as error:
     bert_jax.pretrain(workdir=tmp_path, **arguments)
-  assert "\n" not in str(error.value)
+  assert "\n" not in str(error.value) and "--" not in str(error.value)
+
+
+def test_files_without_a_known_ending_name_the_parameter(tmp_path):
+  path = tmp_path / "text.html"
+  path.write_text("a b c\n")
+  message = f"give files=FORMAT:{path}, with one of "
+  with pytest.raises(UserError, match=message) as error:
+    bert_jax.pretrain(files=path, workdir=tmp_path / "run")
+  assert "--" not in str(error.value)
+  path.write_bytes(b"PAR1\n")
+  message = f"{path} is a Parquet file; pass files=parquet:{path}.$"
+  with pytest.raises(UserError, match=message):
+    bert_jax.pretrain(files=f"text:{path}", workdir=tmp_path / "run")
+  path.write_bytes(b"\xff\n")
+  message = "not UTF-8 in line 1, at byte 0; convert the file.$"
+  with pytest.raises(UserError, match=message):
+    bert_jax.pretrain(files=f"text:{path}", workdir=tmp_path / "run")
+
+
+def test_a_folder_may_have_characters_of_globs(tmp_path, monkeypatch):
+  configs = []
+
+  def run(config, workdir, name):
+    configs.append(config)
+
+  monkeypatch.setattr(pretrain.trained, "run", run)
+  workdir = tmp_path / "run[1]*"
+  bert_jax.pretrain(TEXTS, workdir=workdir, **OPTIONS)
+  assert configs[0]["data"]["path"] == str(workdir / "text")
 
 
 @pytest.mark.slow
