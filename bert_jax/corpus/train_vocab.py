@@ -180,11 +180,11 @@ def _reason_for_fewer_pieces(
       else "WordPiece learns only from words between spaces that have at most"
       f" {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
     )
+    remedy = by_caller("--tokenizer=unigram", UNIGRAM_FAMILY)
     return (
-      f"{num_pieces:,} pieces are fewer than {_size_name()}={size}: the text has"
-      f" a space every {space_counter.mean_distance:.0f} characters only, and"
-      f" {rule}. Use {by_caller('--tokenizer=unigram', UNIGRAM_FAMILY)}, or put"
-      " spaces between the words."
+      f"{num_pieces:,} pieces are fewer than {_size_name()}={size}: the text"
+      f" has a space every {space_counter.mean_distance:.0f} characters only,"
+      f" and {rule}. Use {remedy}, or put spaces between the words."
     )
   if algorithm == "words":
     return (
