@@ -199,7 +199,7 @@ def _open_progress(
     threshold: documents with a smaller hash are held out.
 
   Raises:
-    UserError: the earlier run has another origin.
+    UserError: the earlier run had different inputs or options.
   """
   progress = read_progress(partial_folder)
   if progress is None:
@@ -295,8 +295,8 @@ def _reuse_existing(
 ) -> dict[str, Any]:
   """Returns the content of `meta.json` of an existing folder.
 
-  Raises UserError if the folder has another origin or kind of tokenizer, or is
-  damaged.
+  Raises UserError if the folder was made from different inputs or options or
+  with a different kind of tokenizer, or is damaged.
   """
   folder = pathlib.Path(output)
   if not folder.is_dir() or not any(folder.iterdir()):

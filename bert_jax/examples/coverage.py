@@ -60,15 +60,15 @@ def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
   for first, end_document in _document_ranges(corpus):
     elements = recipe.index(corpus, first, end_document, key)
     numbers = np.arange(len(elements), dtype=np.uint64)
-    examples = recipe.find_texts(corpus, elements, numbers, key).reshape(-1)
-    examples = examples[examples["length"] > 0]
+    sequences = recipe.find_texts(corpus, elements, numbers, key).reshape(-1)
+    sequences = sequences[sequences["length"] > 0]
     offsets = np.asarray(corpus.documents[[first, end_document]])
     begin, end = np.asarray(corpus.sentences)[offsets].tolist()
     num_tokens += end - begin
-    num_held += _count_held(examples, begin, end)
+    num_held += _count_held(sequences, begin, end)
     if recipe.has_pairs:
-      num_pairs += len(examples)
-      num_random += _count_random(corpus, examples)
+      num_pairs += len(sequences)
+      num_random += _count_random(corpus, sequences)
   random_share = num_random / num_pairs if num_pairs else None
   return Coverage(num_held / max(num_tokens, 1), random_share)
 
@@ -87,11 +87,11 @@ def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
     yield first, min(max(end, first + 1), corpus.num_documents)
 
 
-def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
-  """Counts tokens in [begin, end) that are in at least one example."""
-  start, length = examples["start"], examples["length"].astype(np.int64)
-  second = examples["second_start"]
-  second_length = examples["second_length"].astype(np.int64)
+def _count_held(sequences: np.ndarray, begin: int, end: int) -> int:
+  """Counts tokens in [begin, end) that are in at least one sequence."""
+  start, length = sequences["start"], sequences["length"].astype(np.int64)
+  second = sequences["second_start"]
+  second_length = sequences["second_length"].astype(np.int64)
   # ELECTRA's first segment may also take sentences that follow the beginning of
   # the second segment. Count such a pair as one text of its total length.
   is_inside = (second_length > 0) & (start < second) & (second < start + length)
@@ -106,12 +106,12 @@ def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
   return int(np.count_nonzero(np.cumsum(count_change[:-1]) > 0))
 
 
-def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
-  """Counts examples whose two texts are from different documents."""
+def _count_random(corpus: Corpus, sequences: np.ndarray) -> int:
+  """Counts sequences whose two texts are from different documents."""
   documents = [
     np.searchsorted(
       corpus.documents,
-      np.searchsorted(corpus.sentences, examples[name], "right") - 1,
+      np.searchsorted(corpus.sentences, sequences[name], "right") - 1,
       "right",
     )
     for name in ("start", "second_start")

@@ -278,10 +278,10 @@ def find_texts(
   segments = truncate_pairs(
     segments, numbers, hashing.make_key(key, "truncation"), max_tokens
   )
-  examples = np.zeros(len(chunks), SEQUENCE_DTYPE)
+  sequences = np.zeros(len(chunks), SEQUENCE_DTYPE)
   for field, values in zip(
     ("start", "length", "second_start", "second_length"), segments, strict=True
   ):
-    examples[field] = values
-  examples["label"] = chunks["random"] | chunks["swapped"]
-  return examples
+    sequences[field] = values
+  sequences["label"] = chunks["random"] | chunks["swapped"]
+  return sequences

@@ -81,12 +81,10 @@ class Portions(Protocol):
 
 
 def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
-  """Returns the bounds of shards, as [shards + 1] numbers of documents.
+  """Returns the bounds of shards, as [shards + 1] indices of documents.
 
   Shard i begins at bound i and ends before bound i + 1. A shard has about
-  `shard_tokens` tokens.
-
-  Documents are not divided, so even a giant document is in one shard.
+  `shard_tokens` tokens, or more if its last document is longer.
   """
   tokens = np.arange(0, corpus.num_tokens, shard_tokens)
   sentences = np.searchsorted(corpus.sentences, tokens)

@@ -397,8 +397,8 @@ class StatefulStreams:
     )
     if not self._windows_per_stream:
       raise UserError(
-        f"the text has {self._num_links} words, too few for data.streams="
-        f"{recipe.num_streams} of data.length={self._length}; lower one of"
+        f"the text has {self._num_links} words to predict, too few for"
+        f" data.streams={recipe.num_streams} of data.length={self._length}; lower one of"
         " them."
       )
 

@@ -75,7 +75,7 @@ def build_encoder(
     The family's module and the encoder.
 
   Raises:
-    ValueError: no family has this `OBJECTIVE`, or the given one has another.
+    ValueError: no family has this `OBJECTIVE`, or the model's family does not.
   """
   options = dict(model)
   name = options.pop("family")

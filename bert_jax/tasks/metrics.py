@@ -6,8 +6,8 @@ the mean over batches is not equal to it. Scores are shares or correlations, as
 in scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its
 official scripts print them.
 
-Every metric is a function of the task, the predictions and the examples. All
-these examples must have labels. The function returns name -> score.
+Every metric is a function of the task, the predictions and the examples, which
+must all have labels. It returns name -> score.
 """
 
 import importlib

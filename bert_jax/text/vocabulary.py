@@ -119,7 +119,7 @@ class AddedTokenFinder:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-  """Maps text to ids and back, always in the same way; it may be pickled.
+  """Maps text to ids and back; it can be pickled.
 
   Attributes:
     algorithm: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
@@ -127,7 +127,8 @@ class Vocabulary:
     special: the ids of the special tokens.
     plain_text_tokenizer: the library's tokenizer, which reads `[SEP]` in a text
       as text.
-    special_tokenizer: a copy of it that reads `[SEP]` as the special token.
+    special_tokenizer: the library's tokenizer, which reads `[SEP]` in a text as
+      the special token.
     at_word_boundary: [V + len(other_words)] bool, True for a piece that begins
       a word. If `marks_word_ends`, it is True for a piece that ends a word.
     options: the options with which the tokenizer can be built from `files`.

@@ -78,7 +78,6 @@ def test_draws_without_replacement_follow_one_another():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
 def test_a_packed_sequence_has_the_masks_of_its_single_row(smoothing):
-  """A sequence has the same masks in a row of its own and in a packed row."""
   rng = np.random.default_rng(0)
   piece_counts = rng.integers(0, 1000, 64)
   ids = rng.integers(5, 64, (1, 24)).astype(np.int32)
