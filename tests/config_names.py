@@ -16,7 +16,6 @@ TASK_CONFIGS = [
 
 
 def config_file_text(name: str) -> str:
-  """Returns the text of the file that defines a config."""
   file = f"{name.partition(':')[0]}.py"
   root = pathlib.Path(__file__).parents[1]
   return (root / "configs" / file).read_text(encoding="utf-8")

@@ -91,7 +91,6 @@ def test_commands_on_pages_parse():
 
 
 def test_commands_in_docstrings_of_configs_parse():
-  """Parses the commands in the docstrings of configs."""
   num_commands = 0
   for path in sorted((docs_commands.ROOT / "configs").glob("*.py")):
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""

@@ -246,7 +246,6 @@ def constant_arrays(name):
 
 
 def config_json(name, **options):
-  """Returns the config.json of a class."""
   fields = CONFIGS[family_of(name)] | {"architectures": [name]}
   if "SequenceClass" in name or "TokenClass" in name:
     labels = ["contra", "neutral", "entail"]

@@ -378,7 +378,6 @@ def _read_other_words(path: pathlib.Path, count: int) -> list[str]:
 
 
 def _damaged_meta_error(path: pathlib.Path, error: Exception) -> DamagedFile:
-  """Returns the error for a damaged `meta.json`."""
   fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return DamagedFile(
     f"{path} is damaged: {fault}. Delete its folder and {_prepare_again()}."

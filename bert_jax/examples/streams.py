@@ -398,8 +398,8 @@ class StatefulStreams:
     if not self._windows_per_stream:
       raise UserError(
         f"the text has {self._num_links} words to predict, too few for"
-        f" data.streams={recipe.num_streams} of data.length={self._length}; lower one of"
-        " them."
+        f" data.streams={recipe.num_streams} of data.length={self._length};"
+        " lower one of them."
       )
 
   def read(self, first: int, count: int) -> Batch:

@@ -203,7 +203,6 @@ def _build_layer_stage(
   maps: str,
   coefficients: dict[str, float],
 ) -> Objective:
-  """Builds stage "layers"."""
   module = tinybert.make_module(student_encoder, teacher_encoder, maps)
 
   def init(rng: Array, batch: Batch) -> Params:
@@ -246,7 +245,6 @@ def _build_prediction_stage(
   targets: str,
   temperature: float,
 ) -> Objective:
-  """Builds stage "prediction"."""
 
   def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert_task", batch, finetune.KEYS)

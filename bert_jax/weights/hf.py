@@ -227,7 +227,6 @@ def _read_config(
 
 
 def _read_single_model(path: str, family: str) -> Weights:
-  """Reads a folder with a single model."""
   config_path = str(epath.Path(path) / model_folder.CONFIG_FILE)
   hf_fields = model_folder.read_json(config_path)
   arrays, file = hf_files.read(path)

@@ -37,7 +37,6 @@ OTHER_METRICS = ("sop_accuracy", "kl_loss", "span_loss")
 
 
 def train_command(name: str, args: argparse.Namespace) -> list[str]:
-  """Returns the command that trains a config."""
   folder = FOLDERS.get(name, "wordpiece")
   if args.kind == "cpu" and folder == "bpe":
     folder = "wordpiece"
@@ -105,7 +104,6 @@ def run_lane(number: int, args: argparse.Namespace) -> None:
 
 
 def markdown_table(lines: list[dict]) -> str:
-  """Returns a Markdown table of the results."""
   rows = [
     "| config | seconds | steps | unigrams | held out |",
     "|---|---|---|---|---|",

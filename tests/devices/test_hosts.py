@@ -208,7 +208,6 @@ def lines_without_gloo(output):
 
 @pytest.fixture(scope="module")
 def one_process_run(folder, tmp_path_factory):
-  """Returns the folder of a run of one process."""
   workdir = tmp_path_factory.mktemp("one") / "run"
   wait_for_outputs(start_processes(folder, workdir, 1))
   return workdir

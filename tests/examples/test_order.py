@@ -48,7 +48,6 @@ def make_recipe(corpus, **options):
 
 
 def test_the_label_is_1_if_segments_are_swapped(corpus):
-  """The label is 1 if the segments are swapped, and 0 if they are not."""
   recipe = make_recipe(corpus, length=128, max_predictions=20)
   labels, num_neighbours = [], 0
   for batch in epoch_batches(corpus, recipe, 20_000):

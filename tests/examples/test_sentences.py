@@ -21,7 +21,6 @@ CLS, SEP = SPECIAL.cls, SPECIAL.sep
 
 
 def epoch_batch(corpus, recipe, key=0):
-  """Returns one epoch as one batch."""
   elements = recipe.index(corpus, 0, corpus.num_documents, key)
   numbers = np.arange(len(elements), dtype=np.uint64)
   batch = recipe.build(corpus, elements, numbers, key)

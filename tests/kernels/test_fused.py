@@ -153,7 +153,6 @@ def test_attention_of_packed_and_padded_rows_equals_the_formula(
 def test_one_kernel_computes_all_gradients_of_a_row_of_one_block(
   monkeypatch, queries
 ):
-  """If a row is one block, one kernel computes all of its gradients."""
   monkeypatch.setattr(fused_attention, "ROW_TUNING", (queries, 32, 4, 1))
   plans = []
   kernel = attention_kernels.row_kernel

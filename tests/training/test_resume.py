@@ -135,7 +135,7 @@ def checkpoint_steps(workdir):
 
 
 def test_every_logged_step_has_one_row(uninterrupted_run):
-  """Every logged step has one row, with the rate that its update used."""
+  """A row also has the rate that the update of its step used."""
   train_rows = [
     r for r in untimed_rows(uninterrupted_run) if r["split"] == "train"
   ]

@@ -23,7 +23,6 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 @pytest.fixture(scope="module")
 def models_folder(tmp_path_factory):
-  """Returns a folder with tiny models."""
   path = tmp_path_factory.mktemp("serving")
   weights = tiny_tasks.write_fine_tuned(path / "classes", "classification")
   hf.write(str(path / "hf"), weights)
