@@ -1,10 +1,23 @@
 """Attention kernels for TPUs, which never write an array [b, h, l, l] to HBM.
 
 There is one kernel for the forward pass and one for the backward pass. A
-program works on one row of the batch and one head. Its scores [l, l] stay in
-the core's local memory, and the backward pass computes them again.
+program works on one row of the batch and on some of its heads. Their scores
+stay in the core's local memory, and the backward pass computes them again.
+
+The kernels read and write arrays [b, l, h * k], as the products before and
+after attention make and take them. An array [b, h, l, k] would have to be
+reordered, and with heads of 64 its last axis would be padded to twice its size,
+because a register has 128 columns. So two heads of 64 share the columns of a
+register. A product over all of these columns gives the scores of one head if
+the columns of the other head are 0 in one of its operands. This costs nothing:
+the unit for products works on 128 columns anyway.
+
+The scores are transposed, with keys as rows and queries as columns. So sums and
+maxima over keys add and compare registers, and numbers of queries need no copy
+for each column.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -22,6 +35,15 @@ from bert_jax.kernels import fused
 # The length of the longest rows. Several arrays [l, l] of this length fit into
 # the local memory.
 MAX_LENGTH = 512
+# A program computes at most this many scores, unless a group of heads has more.
+# Programs with more work wait less often for their first numbers.
+SCORES_OF_PROGRAM = 512 * 512
+# The numbers of queries whose scores a program computes together; it takes the
+# first one that divides the length. Without one, it computes all scores of a
+# head together.
+QUERIES_OF_BLOCK = (256, 128)
+# The number of columns of a register.
+REGISTER_COLUMNS = 128
 # The programs of a grid are independent. A chip of v4 and v5p has two cores. It
 # runs half of the grid on each core only if it knows that they are independent.
 _INDEPENDENT = pltpu.CompilerParams(
@@ -29,33 +51,213 @@ _INDEPENDENT = pltpu.CompilerParams(
 )
 # The score of a key that a query does not see.
 UNSEEN_SCORE = -1e30
-HEAD_AXES = ("batch", "heads", "length", "head_dim")
+FEATURE_AXES = ("batch", "length", "heads")
+HASH_AXES = ("batch", "heads", "length")
+SUM_AXES = ("batch", None, None, "heads")
+_SIGN_BIT = np.int32(-(2**31))
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 
-def _probabilities(
-  query: Ref, key: Ref, q_ids: Ref, k_ids: Ref, causal: bool
-) -> tuple[Array, Array]:
-  """Returns float32 probabilities [l, l], and True where a query sees a key."""
-  scores = fused.dot(query[...], key[...], (1, 1))
-  scores = scores * (1.0 / math.sqrt(query.shape[-1]))
-  is_seen = jnp.maximum(q_ids[...], 1) == k_ids[...]
-  if causal:
-    row, column = (
-      jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1)
+def group_size(heads: int, head_dim: int) -> int:
+  """Returns how many heads share the columns of a register.
+
+  It is 1 if heads do not fill the columns of a register exactly. Then a program
+  moves the numbers of each head to columns of their own, which costs time.
+
+  Args:
+    heads: the number of heads on a device.
+    head_dim: the width of a head.
+  """
+  size = max(REGISTER_COLUMNS // head_dim, 1)
+  is_full = REGISTER_COLUMNS % head_dim == 0 and heads % size == 0
+  return size if is_full else 1
+
+
+def heads_of_program(heads: int, head_dim: int, length: int) -> int:
+  """Returns the number of heads of a row that a program works on.
+
+  It is a multiple of `group_size`, and divides the number of heads. The columns
+  of these heads are whole registers, or all columns of the arrays.
+  """
+  sizes = [
+    size
+    for size in range(group_size(heads, head_dim), heads + 1)
+    if heads % size == 0
+    and size % group_size(heads, head_dim) == 0
+    and (size * head_dim % REGISTER_COLUMNS == 0 or size == heads)
+  ]
+  small = [x for x in sizes if x * length * length <= SCORES_OF_PROGRAM]
+  return max(small, default=sizes[0])
+
+
+def queries_of_block(length: int) -> int:
+  """Returns the number of queries whose scores are computed together."""
+  sizes = [size for size in QUERIES_OF_BLOCK if length % size == 0]
+  return sizes[0] if sizes else length
+
+
+def columns_of_keys(length: int) -> int:
+  """Returns how many equal columns an array of numbers of keys has."""
+  block = queries_of_block(length)
+  return block if block % REGISTER_COLUMNS else REGISTER_COLUMNS
+
+
+@dataclasses.dataclass(frozen=True)
+class _HeadGroup:
+  """Describes heads which share the columns of a register.
+
+  Attributes:
+    first: the index of the first head among the heads of the program.
+    size: the number of heads.
+    head_dim: the width of a head.
+  """
+
+  first: int
+  size: int
+  head_dim: int
+
+  @property
+  def columns(self) -> slice:
+    """The group's columns of an array [l, heads * k]."""
+    start = self.first * self.head_dim
+    return slice(start, start + self.size * self.head_dim)
+
+  def only(self, index: int, x: Array) -> Array:
+    """Returns x with zeros in the columns of all heads but one."""
+    return self.merge(index, x, jnp.zeros_like(x))
+
+  def merge(self, index: int, x: Array, others: Array | None) -> Array:
+    """Returns one head's columns of `x`, and the columns of `others` else.
+
+    Args:
+      index: the head's index in the group.
+      x: an array [n, columns of the group].
+      others: the array with the columns of the other heads; None if no other
+        head was computed yet.
+    """
+    if self.size == 1 or others is None:
+      return x
+    column = jax.lax.broadcasted_iota(jnp.int32, (1, x.shape[1]), 1)
+    start = index * self.head_dim
+    is_of_head = (column >= start) & (column < start + self.head_dim)
+    return jnp.where(is_of_head, x, others)
+
+  def rows(self, index: int, x: Array) -> Array:
+    """Returns the rows of one head of an array [columns of the group, n]."""
+    return x[index * self.head_dim : (index + 1) * self.head_dim]
+
+
+def keep_mask(row: Array, column: Array, rate: float) -> Array:
+  """Returns `fused.keep_mask` of hashes that are int32.
+
+  The vector unit compares signed numbers only. With the sign bit flipped, the
+  order of unsigned numbers is that of signed numbers. It is flipped in the
+  summand of a row, so that an element costs one product, one sum and one
+  comparison.
+
+  Args:
+    row: the output of `fused.row_hashes`, as int32.
+    column: the output of `fused.column_hashes`, as int32.
+    rate: the dropout rate.
+  """
+  factor = row | 1
+  flipped_bits = column * factor + (row * factor ^ _SIGN_BIT)
+  threshold = np.int32(int(fused.drop_threshold(rate)) - 2**31)
+  return flipped_bits >= threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+  """Holds what a program of a kernel reads for all of its heads.
+
+  Attributes:
+    row: the hashes of queries, [heads, 1, l].
+    column: the hashes of keys, [l, columns], equal in all columns.
+    q_ids: the `sequence_ids` of queries, [1, l].
+    k_ids: the `sequence_ids` of keys, [l, columns], equal in all columns.
+    head_dim: the width of a head.
+    rate: the dropout rate.
+    causal: True lets no query see a key after it.
+  """
+
+  row: Ref
+  column: Ref
+  q_ids: Ref
+  k_ids: Ref
+  head_dim: int
+  rate: float
+  causal: bool
+
+  @property
+  def scale(self) -> float:
+    """The factor of the scores."""
+    return 1.0 / math.sqrt(self.head_dim)
+
+  @property
+  def blocks(self) -> list[slice]:
+    """The blocks of queries."""
+    length = self.q_ids.shape[1]
+    size = queries_of_block(length)
+    return [slice(i, i + size) for i in range(0, length, size)]
+
+  def groups(self, width: int) -> list[_HeadGroup]:
+    """Returns the groups of heads in arrays of `width` columns."""
+    heads = width // self.head_dim
+    size = group_size(heads, self.head_dim)
+    return [_HeadGroup(i, size, self.head_dim) for i in range(0, heads, size)]
+
+  def _of_keys(self, numbers: Ref, block: slice) -> Array:
+    """Returns numbers of keys with a column for each query of a block."""
+    columns = numbers[...]
+    return jnp.concatenate(
+      [columns] * ((block.stop - block.start) // columns.shape[1]), 1
     )
-    is_seen &= row >= column
-  scores = jnp.where(is_seen, scores, UNSEEN_SCORE)
-  weights = jnp.exp(scores - scores.max(1, keepdims=True))
-  return weights / weights.sum(1, keepdims=True), is_seen
 
+  def exponentials(
+    self, query: Array, key: Array, block: slice
+  ) -> tuple[Array, Array, Array]:
+    """Computes the probabilities before they are divided by their sums.
 
-def _dropout_factors(row: Ref, column: Ref, rate: float) -> Array:
-  """Returns the factors by which dropout multiplies the probabilities."""
-  row_hash, column_hash = (ref[...].astype(jnp.uint32) for ref in (row, column))
-  keep_scale = np.float32(1.0 / (1.0 - rate))
-  mask = fused.keep_mask(row_hash, column_hash, rate)
-  return jnp.where(mask, keep_scale, np.float32(0.0))
+    Args:
+      query: the queries of a block, [q, n].
+      key: the keys of one head, [l, n], with zeros in other heads' columns.
+      block: the block.
+
+    Returns:
+      Float32 arrays: the exponentials [l, q], the inverse of their sums [1, q],
+      and [1, q] with 1 for a query that sees a key, and 0 for any other.
+    """
+    scores = fused.dot(key, query, (1, 1)) * self.scale
+    is_seen = jnp.maximum(self.q_ids[:, block], 1) == self._of_keys(
+      self.k_ids, block
+    )
+    if self.causal:
+      key_index, query_index = (
+        jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis)
+        for axis in (0, 1)
+      )
+      is_seen &= key_index <= query_index + block.start
+    scores = jnp.where(is_seen, scores, UNSEEN_SCORE)
+    largest = scores.max(0, keepdims=True)
+    exponentials = jnp.exp(scores - largest)
+    inverse_sums = 1.0 / exponentials.sum(0, keepdims=True)
+    sees_a_key = jnp.where(largest > UNSEEN_SCORE, 1.0, 0.0)
+    return exponentials, inverse_sums, sees_a_key
+
+  def drop(self, weights: Array, head: int, block: slice) -> Array:
+    """Sets the weights to 0 that dropout drops; does not scale the others.
+
+    Args:
+      weights: numbers of keys and queries, [l, q].
+      head: the index of the head in the program.
+      block: the block of queries.
+    """
+    if not self.rate:
+      return weights
+    is_kept = keep_mask(
+      self.row[head, :, block], self._of_keys(self.column, block), self.rate
+    )
+    return jnp.where(is_kept, weights, 0.0)
 
 
 def _forward_kernel(
@@ -67,16 +269,25 @@ def _forward_kernel(
   key: Ref,
   value: Ref,
   out: Ref,
-  *,
-  rate: float,
-  causal: bool,
+  **options: Any,
 ) -> None:
-  """Computes `out`; `row` and `column` are the hashes for dropout."""
-  weights, _ = _probabilities(query, key, q_ids, k_ids, causal)
-  if rate:
-    weights *= _dropout_factors(row, column, rate)
-  mixed = fused.dot(weights.astype(value.dtype), value[...], (1, 0))
-  out[...] = mixed.astype(out.dtype)
+  """Computes `out`; `options` and the first arguments are `_Program`'s."""
+  program = _Program(row, column, q_ids, k_ids, **options)
+  keep_scale = 1.0 / (1.0 - program.rate)
+  for group in program.groups(query.shape[1]):
+    keys = [group.only(i, key[:, group.columns]) for i in range(group.size)]
+    values = value[:, group.columns]
+    for block in program.blocks:
+      mixed = []
+      for i in range(group.size):
+        weights, inverse_sums, _ = program.exponentials(
+          query[block, group.columns], keys[i], block
+        )
+        weights = program.drop(weights, group.first + i, block)
+        # The product has a row for each column of the values.
+        mixed_columns = fused.dot(values, weights.astype(value.dtype), (0, 0))
+        mixed.append(group.rows(i, mixed_columns) * (inverse_sums * keep_scale))
+      out[block, group.columns] = jnp.concatenate(mixed, 0).T.astype(out.dtype)
 
 
 def _backward_kernel(
@@ -91,34 +302,85 @@ def _backward_kernel(
   d_query: Ref,
   d_key: Ref,
   d_value: Ref,
-  *,
-  rate: float,
-  causal: bool,
+  sums: Ref,
+  dropped_weights: Ref,
+  d_scores: Ref,
+  **options: Any,
 ) -> None:
-  """Computes `d_query`, `d_key` and `d_value` from the output's gradient."""
-  weights, is_seen = _probabilities(query, key, q_ids, k_ids, causal)
-  d_out, dtype = gradient[...], query.dtype
-  d_weights, dropped_weights = fused.dot(d_out, value[...], (1, 1)), weights
-  if rate:
-    factors = _dropout_factors(row, column, rate)
-    d_weights, dropped_weights = d_weights * factors, weights * factors
-  d_value[...] = fused.dot(dropped_weights.astype(dtype), d_out, (0, 0)).astype(
-    dtype
-  )
-  delta = (weights * d_weights).sum(1, keepdims=True)
-  d_scores = weights * (d_weights - delta) * (1.0 / math.sqrt(query.shape[-1]))
-  d_scores = jnp.where(is_seen, d_scores, 0.0).astype(dtype)
-  d_query[...] = fused.dot(d_scores, key[...], (1, 0)).astype(dtype)
-  d_key[...] = fused.dot(d_scores, query[...], (0, 0)).astype(dtype)
+  """Computes the gradients of queries, keys, values and their bias.
+
+  Args:
+    row: see `_Program`, also for `column`, `q_ids`, `k_ids` and `options`.
+    column: see above.
+    q_ids: see above.
+    k_ids: see above.
+    query: the queries, with their bias.
+    key: the keys, with their bias.
+    value: the values, with their bias.
+    gradient: the gradient of the mixed values.
+    d_query: the gradient of the queries.
+    d_key: the gradient of the keys.
+    d_value: the gradient of the values.
+    sums: the sums over tokens of these three gradients, [3, 1, columns].
+    dropped_weights: local memory for the probabilities of a head, [l, l].
+    d_scores: local memory for the gradient of a head's scores, [l, l].
+    **options: see above.
+  """
+  program = _Program(row, column, q_ids, k_ids, **options)
+  dtype = query.dtype
+  keep_scale = 1.0 / (1.0 - program.rate)
+  for group in program.groups(query.shape[1]):
+    columns = group.columns
+    query_rows = []
+    keys: Array | None = None
+    values: Array | None = None
+    for i in range(group.size):
+      key_of_head = group.only(i, key[:, columns])
+      value_of_head = group.only(i, value[:, columns])
+      for block in program.blocks:
+        weights, inverse_sums, sees_a_key = program.exponentials(
+          query[block, columns], key_of_head, block
+        )
+        weights *= inverse_sums
+        d_weights = fused.dot(value_of_head, gradient[block, columns], (1, 1))
+        # The factor of dropout is applied to the products below.
+        dropped_weights[:, block] = program.drop(
+          weights, group.first + i, block
+        ).astype(dtype)
+        terms = program.drop(weights * d_weights, group.first + i, block)
+        d_block = terms - weights * terms.sum(0, keepdims=True)
+        d_scores[:, block] = (d_block * sees_a_key).astype(dtype)
+      d_scores_of_head = d_scores[...]
+      factor = keep_scale * program.scale
+      values = group.merge(
+        i,
+        fused.dot(dropped_weights[...], gradient[:, columns], (1, 0))
+        * keep_scale,
+        values,
+      )
+      keys = group.merge(
+        i,
+        fused.dot(d_scores_of_head, query[:, columns], (1, 0)) * factor,
+        keys,
+      )
+      # The product has a row for each column of the keys.
+      products = fused.dot(key[:, columns], d_scores_of_head, (0, 0))
+      query_rows.append(group.rows(i, products) * factor)
+    assert keys is not None and values is not None
+    outputs = jnp.concatenate(query_rows, 0).T, keys, values
+    for i, (output, ref) in enumerate(
+      zip(outputs, (d_query, d_key, d_value), strict=True)
+    ):
+      ref[:, columns] = output.astype(dtype)
+      sums[i, :, columns] = output.sum(0, keepdims=True)
 
 
-# The arguments `rate`, `causal` and `interpret` of `attention`.
-Options = tuple[float, bool, bool]
+# The arguments `heads`, `rate`, `causal` and `interpret` of `attention`.
+Options = tuple[int, float, bool, bool]
 
 
 def _run_kernel(
   kernel: Callable[..., None],
-  num_outputs: int,
   options: Options,
   seed: Array,
   ids: Array,
@@ -128,88 +390,114 @@ def _run_kernel(
 
   Args:
     kernel: `_forward_kernel` or `_backward_kernel`.
-    num_outputs: the number of outputs; each has the shape of one of `arrays`.
     options: the options of `attention`.
     seed: the seed of the dropout.
     ids: the `sequence_ids`.
-    *arrays: the kernel's other arrays, [b, h, l, k].
+    *arrays: the kernel's other arrays, [b, l, h * k].
 
   Returns:
-    A tuple of arrays.
+    A tuple of arrays: the kernel's outputs.
   """
-  rate, causal, interpret = options
+  heads, rate, causal, interpret = options
+  rows, length, width = arrays[0].shape
+  head_dim = width // heads
+  is_backward = kernel is _backward_kernel
 
   def run_shard(
-    hashes: Array, columns: Array, ids: Array, *arrays: Array
+    hashes: Array, key_hashes: Array, ids: Array, *arrays: Array
   ) -> Any:
-    rows, heads, length, width = arrays[0].shape
+    rows, length, width = arrays[0].shape
+    heads = width // head_dim
+    num_heads = heads_of_program(heads, head_dim, length)
+    columns = columns_of_keys(length)
+    block_width = num_heads * head_dim
     block_spec = pl.BlockSpec(
-      (None, None, length, width), lambda b, h: (b, h, 0, 0)
+      (None, length, block_width), lambda b, h: (b, 0, h)
     )
-    row_spec = pl.BlockSpec((None, None, length, 1), lambda b, h: (b, h, 0, 0))
-    column_spec = pl.BlockSpec((1, length), lambda b, h: (0, 0))
-    query_ids_spec = pl.BlockSpec((None, length, 1), lambda b, h: (b, 0, 0))
-    key_ids_spec = pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0))
+    in_specs = [
+      pl.BlockSpec((None, num_heads, 1, length), lambda b, h: (b, h, 0, 0)),
+      pl.BlockSpec((length, columns), lambda b, h: (0, 0)),
+      pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0)),
+      pl.BlockSpec((None, length, columns), lambda b, h: (b, 0, 0)),
+    ]
     output_shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
+    out_specs, out_shapes = [block_spec], [output_shape]
+    scratch_shapes = []
+    if is_backward:
+      sum_spec = pl.BlockSpec(
+        (None, 3, 1, block_width), lambda b, h: (b, 0, 0, h)
+      )
+      sum_shape = jax.ShapeDtypeStruct((rows, 3, 1, width), jnp.float32)
+      out_specs = [*out_specs * 3, sum_spec]
+      out_shapes = [*out_shapes * 3, sum_shape]
+      scratch_shapes = [pltpu.VMEM((length, length), arrays[0].dtype)] * 2
+    key_ids = jnp.broadcast_to(ids[:, :, None], (rows, length, columns))
     return pl.pallas_call(
-      functools.partial(kernel, rate=rate, causal=causal),
-      grid=(rows, heads),
-      in_specs=[
-        row_spec,
-        column_spec,
-        query_ids_spec,
-        key_ids_spec,
-        *[block_spec] * len(arrays),
-      ],
-      out_specs=[block_spec] * num_outputs,
-      out_shape=[output_shape] * num_outputs,
+      functools.partial(kernel, head_dim=head_dim, rate=rate, causal=causal),
+      grid=(rows, heads // num_heads),
+      in_specs=[*in_specs, *[block_spec] * len(arrays)],
+      out_specs=out_specs,
+      out_shape=out_shapes,
+      scratch_shapes=scratch_shapes,
       interpret=interpret,
       compiler_params=_INDEPENDENT,
       name="attention_" + kernel.__name__.split("_")[1],
-    )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
+    )(hashes[:, :, None], key_hashes, ids[:, None], key_ids, *arrays)
 
-  rows, heads, length = arrays[0].shape[:3]
   token_indices = np.arange(heads * length, dtype=np.uint32).reshape(
     heads, length
   )
-  hashes = fused.first_hashes(seed, rows)[:, None, None]
-  hashes = fused.row_hashes(hashes, token_indices[None]).astype(jnp.int32)
-  columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
+  hashes = fused.row_hashes(
+    fused.first_hashes(seed, rows)[:, None, None], token_indices[None]
+  ).astype(jnp.int32)
+  key_hashes = fused.column_hashes(np.arange(length, dtype=np.uint32))
+  key_hashes = np.repeat(
+    key_hashes.astype(np.int32)[:, None], columns_of_keys(length), 1
+  )
+  out_axes: list[fused.Axes] = [FEATURE_AXES]
+  if is_backward:
+    out_axes = [*out_axes * 3, SUM_AXES]
   return fused.run_on_shards(
     run_shard,
     [
-      HEAD_AXES[:3],
+      HASH_AXES,
       (None, None),
       ("batch", "length"),
-      *[HEAD_AXES] * len(arrays),
+      *[FEATURE_AXES] * len(arrays),
     ],
-    [HEAD_AXES] * num_outputs,
+    out_axes,
     hashes,
-    jnp.asarray(columns.astype(np.int32)[None]),
+    jnp.asarray(key_hashes),
     ids,
     *arrays,
   )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8, 9))
 def attention(
-  query: Float[Array, "b h l k"],
-  key: Float[Array, "b h l k"],
-  value: Float[Array, "b h l k"],
+  query: Float[Array, "b l f"],
+  key: Float[Array, "b l f"],
+  value: Float[Array, "b l f"],
+  bias: Float[Array, "3 f"],
   ids: Int[Array, "b l"],
   seed: UInt32[Array, "2"],
+  heads: int,
   rate: float,
   causal: bool = False,
   interpret: bool = False,
-) -> Float[Array, "b h l k"]:
+) -> Float[Array, "b l f"]:
   """Computes attention over projected queries, keys and values.
 
+  The last axis, f = h * k, holds one head after the other.
+
   Args:
-    query: the queries, with their bias.
+    query: the queries, without their bias.
     key: the keys, in the dtype of the queries.
     value: the values, in the dtype of the queries.
+    bias: the float32 bias of queries, keys and values.
     ids: the `sequence_ids`; see `attention.attention_mask`.
     seed: the seed of dropout; see `layers.dropout_seed`.
+    heads: the number of heads.
     rate: the dropout rate on the probabilities, in [0, 1).
     causal: True lets no query see a key after it.
     interpret: True runs the kernels without a TPU, slowly.
@@ -218,7 +506,7 @@ def attention(
     ValueError: the rows are longer than `MAX_LENGTH`.
   """
   return _attention_forward(
-    query, key, value, ids, seed, rate, causal, interpret
+    query, key, value, bias, ids, seed, heads, rate, causal, interpret
   )[0]
 
 
@@ -226,25 +514,30 @@ def _attention_forward(
   query: Array,
   key: Array,
   value: Array,
+  bias: Array,
   ids: Array,
   seed: Array,
+  heads: int,
   rate: float,
   causal: bool,
   interpret: bool,
 ) -> tuple[Array, tuple[Array, ...]]:
-  options = rate, causal, interpret
-  if query.shape[2] > MAX_LENGTH:
+  options = heads, rate, causal, interpret
+  if query.shape[1] > MAX_LENGTH:
     raise ValueError(
       f"attention 'tpu' takes rows of up to {MAX_LENGTH} tokens, and this"
-      f" row has {query.shape[2]}; set model.attention='xla'."
+      f" row has {query.shape[1]}; set model.attention='xla'."
     )
-  (out,) = _run_kernel(
-    _forward_kernel, 1, options, seed, ids, query, key, value
+  query, key, value = (
+    x + b.astype(x.dtype)[None, None]
+    for x, b in zip((query, key, value), bias, strict=True)
   )
+  (out,) = _run_kernel(_forward_kernel, options, seed, ids, query, key, value)
   return out, (query, key, value, ids, seed)
 
 
 def _attention_backward(
+  heads: int,
   rate: float,
   causal: bool,
   interpret: bool,
@@ -252,11 +545,17 @@ def _attention_backward(
   gradient: Array,
 ) -> tuple[Any, ...]:
   query, key, value, ids, seed = saved
-  options = rate, causal, interpret
-  gradients = _run_kernel(
-    _backward_kernel, 3, options, seed, ids, query, key, value, gradient
+  options = heads, rate, causal, interpret
+  *gradients, sums = _run_kernel(
+    _backward_kernel, options, seed, ids, query, key, value, gradient
   )
-  return (*gradients, fused.zero_cotangent(ids), fused.zero_cotangent(seed))
+  d_bias = sums.sum(0)[:, 0]
+  return (
+    *gradients,
+    d_bias,
+    fused.zero_cotangent(ids),
+    fused.zero_cotangent(seed),
+  )
 
 
 attention.defvjp(_attention_forward, _attention_backward)

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax.kernels import fused, fused_attention, tpu_attention
 from bert_jax.models import layers, primitives
@@ -72,22 +72,27 @@ def attention(
   implementation = fused.choose_implementation(
     "attention", implementation, qkv.dtype
   )
-  seed = jnp.zeros(2, jnp.uint32)
-  if dropout_rate > 0.0:
-    assert dropout_key is not None
-    seed = layers.dropout_seed(dropout_key)
+  if implementation == "tpu":
+    out = attention_for_tpus(
+      tuple(qkv[..., i, :] for i in range(3)),
+      tuple(bias[:, i] for i in range(3)),
+      sequence_ids,
+      causal=causal,
+      dropout_rate=dropout_rate,
+      dropout_key=dropout_key,
+    )
+    return out, None
   if implementation == "triton":
     out = fused_attention.attention(
-      qkv, bias, sequence_ids, seed, dropout_rate, causal
+      qkv,
+      bias,
+      sequence_ids,
+      _seed(dropout_rate, dropout_key),
+      dropout_rate,
+      causal,
     )
     return out, None
   query, key, value = jnp.moveaxis(fused_attention.add_bias(qkv, bias), 3, 0)
-  if implementation == "tpu":
-    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-    out = tpu_attention.attention(
-      query, key, value, sequence_ids, seed, dropout_rate, causal
-    )
-    return jnp.swapaxes(out, 1, 2), None
   mask = attention_mask(sequence_ids)
   if causal:
     mask &= causal_mask(qkv.shape[1])
@@ -103,6 +108,46 @@ def attention(
   return _attention_without_kernel(
     query, key, value, mask, dropout_rate, dropout_key
   )
+
+
+def _seed(rate: float, key: Array | None) -> UInt32[Array, "2"]:
+  """Returns the seed of a kernel's dropout; zeros if the rate is 0."""
+  if rate == 0.0:
+    return jnp.zeros(2, jnp.uint32)
+  assert key is not None
+  return layers.dropout_seed(key)
+
+
+def attention_for_tpus(
+  qkv: tuple[Float[Array, "b l h k"], ...],
+  bias: tuple[Float[Array, "h k"], ...],
+  sequence_ids: Int[Array, "b l"],
+  *,
+  causal: bool,
+  dropout_rate: float,
+  dropout_key: Array | None,
+) -> Float[Array, "b l h k"]:
+  """Computes `attention` by the kernel for TPUs, without probabilities.
+
+  Args:
+    qkv: queries, keys and values, without their bias.
+    bias: the float32 bias of queries, of keys and of values.
+    sequence_ids: see `attention`, also for the other arguments.
+    causal: see above.
+    dropout_rate: see above.
+    dropout_key: see above.
+  """
+  shape = rows, length, heads, head_dim = qkv[0].shape
+  out = tpu_attention.attention(
+    *(x.reshape(rows, length, heads * head_dim) for x in qkv),
+    jnp.stack([x.reshape(-1) for x in bias]),
+    sequence_ids,
+    _seed(dropout_rate, dropout_key),
+    heads,
+    dropout_rate,
+    causal,
+  )
+  return out.reshape(shape)
 
 
 def _attention_without_kernel(
@@ -131,7 +176,9 @@ class Attention(nn.Module):
 
   As published, each projection is a separate variable, since an optimizer with
   a trust ratio for each variable (LAMB) must see them separately. One matrix
-  product computes queries, keys and values together.
+  product computes queries, keys and values together, but with the kernel for
+  TPUs there are three. There the output of one product, and its gradient, would
+  have to be reordered; docs/tpu.md has the cost.
 
   Attributes:
     heads: the number of heads.
@@ -176,21 +223,35 @@ class Attention(nn.Module):
       for name in ("query", "key", "value")
     ]
     kernels, biases = zip(*projections, strict=True)
-    kernel = jnp.stack([k.astype(self.dtype) for k in kernels], 2)
-    qkv = nn.with_logical_constraint(
-      layers.product(x, kernel, 1, self.dtype, self.products),
-      ("batch", "length", "heads", None, "head_dim"),
-    )
     rate = self.dropout if train else 0.0
-    mixed, probabilities = attention(
-      qkv,
-      jnp.stack(biases, 1),
-      sequence_ids,
-      causal=self.causal,
-      dropout_rate=rate,
-      dropout_key=self.make_rng("dropout") if rate > 0.0 else None,
-      implementation=self.implementation,
+    implementation = fused.choose_implementation(
+      "attention", self.implementation, self.dtype
     )
+    if implementation == "tpu":
+      mixed = attention_for_tpus(
+        tuple(self._project(x, kernel) for kernel in kernels),
+        biases,
+        sequence_ids,
+        causal=self.causal,
+        dropout_rate=rate,
+        dropout_key=self.make_rng("dropout") if rate > 0.0 else None,
+      )
+      probabilities = None
+    else:
+      kernel = jnp.stack([k.astype(self.dtype) for k in kernels], 2)
+      qkv = nn.with_logical_constraint(
+        layers.product(x, kernel, 1, self.dtype, self.products),
+        ("batch", "length", "heads", None, "head_dim"),
+      )
+      mixed, probabilities = attention(
+        qkv,
+        jnp.stack(biases, 1),
+        sequence_ids,
+        causal=self.causal,
+        dropout_rate=rate,
+        dropout_key=self.make_rng("dropout") if rate > 0.0 else None,
+        implementation=implementation,
+      )
     y, bias = layers.Dense(
       (x.shape[-1],),
       ("heads", "head_dim", "embed"),
@@ -200,3 +261,13 @@ class Attention(nn.Module):
       name="output",
     ).product_and_bias(mixed)
     return y, bias, probabilities
+
+  def _project(
+    self, x: Float[Array, "b l d"], kernel: Float[Array, "d h k"]
+  ) -> Float[Array, "b l h k"]:
+    """Returns the queries, the keys or the values, without their bias."""
+    y = layers.product(
+      x, kernel.reshape(len(kernel), -1), 1, self.dtype, self.products
+    )
+    y = nn.with_logical_constraint(y, ("batch", "length", "heads"))
+    return y.reshape(*y.shape[:2], self.heads, self.head_dim)

@@ -19,6 +19,7 @@ from tiny_families import fast_jit
 
 from bert_jax.kernels import (
   attention_kernels,
+  fused,
   fused_activation,
   fused_attention,
   fused_norm,
@@ -170,29 +171,92 @@ def test_one_kernel_computes_all_gradients_of_a_row_of_one_block(
   }
 
 
-@pytest.mark.parametrize("rate,causal", [(0.0, False), (0.2, True)])
-def test_attention_for_tpus_equals_the_formula(rate, causal):
-  shape = b, length, h, k = 2, 100, 3, 24
+def tpu_attention_of(qkv, bias, ids, rate, causal):
+  """Runs the kernel for TPUs with the arguments of the formula."""
+  *batch_and_length, heads, _, _ = qkv.shape
+  return tpu_attention.attention(
+    *(qkv[..., i, :].reshape(*batch_and_length, -1) for i in range(3)),
+    jnp.swapaxes(bias, 0, 1).reshape(3, -1),
+    ids,
+    SEED,
+    heads,
+    rate,
+    causal,
+    True,
+  ).reshape(*batch_and_length, heads, -1)
+
+
+# The second shape has two groups of two heads in one program. The third shape
+# has three blocks of queries. In the last shape two programs work on a row.
+@pytest.mark.parametrize(
+  "shape,rate,causal",
+  [
+    ((2, 100, 3, 24), 0.0, False),
+    ((2, 24, 4, 64), 0.2, True),
+    ((2, 384, 1, 64), 0.2, True),
+    ((1, 512, 4, 64), 0.2, False),
+  ],
+)
+def test_attention_for_tpus_equals_the_formula(shape, rate, causal):
+  b, length, h, k = shape
   qkv, g, bias = random_arrays((b, length, h, 3, k), shape, (h, 3, k))
   ids = np.ones((b, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
-  ids[1] = 0
+  ids[1:] = 0
 
   def run_kernel(qkv, bias):
-    heads_first = jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2))
-    attention_output = tpu_attention.attention(
-      *heads_first, jnp.asarray(ids), SEED, rate, causal, True
-    )
-    return jnp.swapaxes(attention_output, 1, 2)
+    return tpu_attention_of(qkv, bias, jnp.asarray(ids), rate, causal)
 
   def run_formula(qkv, bias):
     return attention_by_formula(qkv, bias, ids, rate, causal)
 
   assert_same_function(run_kernel, run_formula, (qkv, bias), g)
-  long_row = jnp.zeros((1, 1, 513, 8))
+
+
+def test_attention_for_tpus_refuses_long_rows():
+  long_rows = jnp.zeros((1, 513, 1, 3, 8))
   with pytest.raises(ValueError, match="512 tokens, and this row has 513"):
-    tpu_attention.attention(long_row, long_row, long_row, ids, SEED, 0.0)
+    tpu_attention_of(long_rows, jnp.zeros((1, 3, 8)), None, 0.0, False)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_of_attention_for_tpus_keeps_the_same_elements(rate):
+  first_hashes = fused.first_hashes(SEED, 2)[:, None, None]
+  indices = np.arange(64, dtype=np.uint32)[None, :, None]
+  row = fused.row_hashes(first_hashes, indices)
+  column = fused.column_hashes(np.arange(256, dtype=np.uint32)[None, None])
+  is_kept = tpu_attention.keep_mask(
+    row.astype(jnp.int32), jnp.asarray(column.astype(np.int32)), rate
+  )
+  expected_mask = fused.keep_mask(row, jnp.asarray(column), rate)
+  np.testing.assert_array_equal(is_kept, expected_mask)
+  assert abs(float(is_kept.mean()) - (1 - rate)) < 0.01
+
+
+@pytest.mark.parametrize(
+  "heads,head_dim,length,group,of_program",
+  [
+    (12, 64, 128, 2, 12),
+    (12, 64, 256, 2, 4),
+    (12, 64, 512, 2, 2),
+    (16, 64, 128, 2, 16),
+    (3, 64, 512, 1, 3),
+    (8, 128, 512, 1, 1),
+    (2, 16, 128, 1, 2),
+    (8, 16, 512, 8, 8),
+    (12, 26, 512, 1, 12),
+    (8, 96, 512, 1, 4),
+  ],
+)
+def test_programs_of_attention_for_tpus_read_whole_registers(
+  heads, head_dim, length, group, of_program
+):
+  assert tpu_attention.group_size(heads, head_dim) == group
+  num_heads = tpu_attention.heads_of_program(heads, head_dim, length)
+  assert num_heads == of_program
+  # Within a program, the heads have the same groups as on the device.
+  assert tpu_attention.group_size(num_heads, head_dim) == group
 
 
 def test_gelu_of_kernels_is_the_exact_gelu():
@@ -238,14 +302,7 @@ def run_all_kernels(x, y, qkv, mlp_inputs, sequence_ids):
   attention_output = fused_attention.attention(
     qkv, bias, sequence_ids, SEED, 0.1, False, True
   )
-  tpu_attention_output = tpu_attention.attention(
-    *jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2)),
-    sequence_ids,
-    SEED,
-    0.1,
-    False,
-    True,
-  )
+  tpu_attention_output = tpu_attention_of(qkv, bias, sequence_ids, 0.1, False)
   gelu_functions = fused_activation.function_and_derivative(
     "gelu", layers.activation("gelu")
   )
