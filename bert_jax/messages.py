@@ -335,10 +335,10 @@ class Progress:
 class Watch:
   """Prints a line whenever nothing was printed for `INTERVAL` seconds.
 
-  The first line comes after `FIRST_WAIT` seconds of silence. A line of `note`
-  or `say` ends a silence, and while a `Progress` prints there is none. If
-  several of these blocks are open, only the one that began last prints. For
-  example:
+  If the block begins with a silence, a line comes after `FIRST_WAIT` seconds. A
+  line of `note` or `say` ends a silence, and while a `Progress` prints there is
+  none. If several of these blocks are open, only the one that began last
+  prints. For example:
 
   with Watch("setting up the run") as watch:
     watch.describe("reading the data")
@@ -376,27 +376,28 @@ class Watch:
       _silence.watches.remove(self)
 
   def _print_lines(self) -> None:
-    longest_silence = FIRST_WAIT
-    while not self._stop_event.wait(self._seconds_left(longest_silence)):
+    while not self._stop_event.wait(self._seconds_left()):
       with _silence.lock:
-        if self._seconds_left(longest_silence) > 0:
+        if self._seconds_left() > 0:
           continue
         line = f"{self._action}{self._line_end()}"
         self._context.run(self._write, line)
         self._has_printed = True
-      longest_silence = INTERVAL
 
   def _line_end(self) -> str:
     if not self._has_printed:
       return " ..."
     return f": {self._stage}{time.monotonic() - self._begin:.0f} s"
 
-  def _seconds_left(self, longest_silence: float) -> float:
+  def _seconds_left(self) -> float:
     """Returns after how many seconds a line is due; 0 if it is due now."""
-    is_last = _silence.watches[-1:] == [self]
-    if _silence.num_progresses or not is_last:
+    last_line_time = _silence.last_line_time
+    is_first_line = not self._has_printed and last_line_time < self._begin
+    longest_silence = FIRST_WAIT if is_first_line else INTERVAL
+    is_last_watch = _silence.watches[-1:] == [self]
+    if _silence.num_progresses or not is_last_watch:
       return longest_silence
-    silence_begin = max(self._begin, _silence.last_line_time)
+    silence_begin = max(self._begin, last_line_time)
     return max(silence_begin + longest_silence - time.monotonic(), 0.0)
 
 

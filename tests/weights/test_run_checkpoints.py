@@ -1,6 +1,7 @@
 """Tests that each command that opens a run opens RUN@best and RUN@STEP."""
 
 import json
+import logging
 import shutil
 
 import jax.numpy as jnp
@@ -68,6 +69,19 @@ def step_of(weights):
   (step,) = set(table.ravel().tolist())
   assert weights.config["source"]["step"] == step
   return step
+
+
+def test_opening_a_run_prints_no_warning_of_orbax(run):
+  records = []
+  handler = logging.Handler()
+  handler.emit = records.append
+  logger = logging.getLogger("absl")
+  logger.addHandler(handler)
+  try:
+    bert_jax.load(str(run))
+  finally:
+    logger.removeHandler(handler)
+  assert not [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize(
