@@ -34,7 +34,7 @@ def compile_threads() -> Iterator[concurrent.futures.Executor]:
 
 
 def begin_compilation(
-  pool: concurrent.futures.Executor,
+  executor: concurrent.futures.Executor,
   function: Callable[..., Any],
   mesh: Mesh,
   *shapes: Any,
@@ -42,7 +42,7 @@ def begin_compilation(
   """Begins to compile a jitted function for arguments of given shapes.
 
   Args:
-    pool: the threads from `compile_threads`.
+    executor: the threads from `compile_threads`.
     function: a function from `jax.jit` or `sharding.jit`.
     mesh: the mesh of the arguments.
     *shapes: the shapes of the arguments, with shardings.
@@ -59,7 +59,7 @@ def begin_compilation(
     with sharding.use_mesh(mesh):
       return cast(sharding.JittedFunction, function).lower(*shapes).compile()
 
-  return pool.submit(compile_program)
+  return executor.submit(compile_program)
 
 
 class CompiledAhead:
@@ -86,12 +86,12 @@ class CompiledAhead:
     ] = {}
 
   def begin_compilation(
-    self, pool: concurrent.futures.Executor, *arguments: Any
+    self, executor: concurrent.futures.Executor, *arguments: Any
   ) -> None:
     """Begins to compile for a batch shape; not in a run of several processes.
 
     Args:
-      pool: the threads from `compile_threads`.
+      executor: the threads from `compile_threads`.
       *arguments: the arguments of a call, but with shapes in place of the
         batch.
     """
@@ -102,7 +102,7 @@ class CompiledAhead:
       shapes = jax.tree.map(shape_of, shapes)
       batch_shapes = sharding.global_batch_shapes(self._mesh, batch)
       shapes.insert(self._batch_index, batch_shapes)
-      future = begin_compilation(pool, self._function, self._mesh, *shapes)
+      future = begin_compilation(executor, self._function, self._mesh, *shapes)
       if future:
         self._programs[batch_shape] = future
 

@@ -250,10 +250,12 @@ class _ProcessWatch:
     type(self).current = None
     self._threads[0].join()
 
-  def find_gone_process(self, polls: int = _POLLS_UNTIL_GONE) -> int | None:
-    """Returns a process that sent no sign for `polls` polls, or None."""
+  def find_gone_process(self, min_polls: int = _POLLS_UNTIL_GONE) -> int | None:
+    """Returns a process that sent no sign for `min_polls` polls, or None."""
     silent_processes = [
-      i for i, (_, num_polls) in self._last_beats.items() if num_polls >= polls
+      i
+      for i, (_, num_polls) in self._last_beats.items()
+      if num_polls >= min_polls
     ]
     silent_processes = [
       i for i in silent_processes if i != self._state.process_id
@@ -305,11 +307,11 @@ class _ProcessWatch:
       if failure is not None and not self._stop.is_set():
         _exit_with_error(failure)
 
-  def _send_and_read_beats(self, number: int) -> None:
-    """Sends beat `number` of this process; reads the beats of all processes."""
+  def _send_and_read_beats(self, beat_number: int) -> None:
+    """Sends a beat of this process; reads the beats of all processes."""
     client: Any = self._state.client
     key = f"{_ALIVE_KEY_PREFIX}{self._state.process_id}"
-    client.key_value_set(key, str(number), allow_overwrite=True)
+    client.key_value_set(key, str(beat_number), allow_overwrite=True)
     for key, beat in client.key_value_dir_get(_ALIVE_KEY_PREFIX):
       process = int(key.rpartition("/")[2])
       if self._last_beats[process][0] != beat:

@@ -36,11 +36,11 @@ class KernelOperations:
     output_bytes: the bytes of the call's outputs, without padding.
     products: (rows, depth, columns) of each matrix product of a program of
       the kernel's grid, with how often the program computes it.
-    vector: the number of operations on vector registers in a program of the
-      grid. A register holds 1,024 numbers of 32 bits.
-    transcendental: how many of the operations in `vector` need the unit for
-      transcendental functions.
-    programs: the number of programs of the grid.
+    num_vector_operations: the number of operations on vector registers in a
+      program of the grid. A register holds 1,024 numbers of 32 bits.
+    num_transcendental_operations: how many of these operations need the unit
+      for transcendental functions.
+    num_programs: the number of programs of the grid.
     is_independent: True if the programs may run on several cores.
     bytes: the bytes that a call reads and writes, with padding.
   """
@@ -48,9 +48,9 @@ class KernelOperations:
   name: str
   output_bytes: int
   products: tuple[tuple[int, int, int, int], ...]
-  vector: int
-  transcendental: int
-  programs: int
+  num_vector_operations: int
+  num_transcendental_operations: int
+  num_programs: int
   is_independent: bool
   bytes: int
 
@@ -151,9 +151,9 @@ def _count_operations(call: Any) -> KernelOperations:
     name=_kernel_name(call),
     output_bytes=sum(x.size * x.dtype.itemsize for x in outputs),
     products=tuple(products),
-    vector=num_vector,
-    transcendental=num_transcendental,
-    programs=math.prod(call.params["grid_mapping"].grid),
+    num_vector_operations=num_vector,
+    num_transcendental_operations=num_transcendental,
+    num_programs=math.prod(call.params["grid_mapping"].grid),
     is_independent="parallel" in map(str, semantics or ()),
     bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
   )

@@ -75,7 +75,7 @@ class Chip:
   Attributes:
     peak_flops: the FLOPs a second of products in bfloat16.
     cycle_flops: the FLOPs of products in bfloat16 in a cycle.
-    cores: the number of cores of a device.
+    num_cores: the number of cores of a device.
     unit_size: the number of rows, and of columns, of a unit for matrix
       products.
     vector_operations: operations on registers, as `kernel_operations` counts
@@ -86,19 +86,19 @@ class Chip:
       of this, the last chip of the axis is linked to the first one.
     needs_cube: True if the last chips are linked to the first ones only in a
       slice whose axes are all multiples of `ring_length`.
-    chip_devices: the number of devices of a chip.
+    devices_per_chip: the number of devices of a chip.
   """
 
   peak_flops: float
   cycle_flops: int
-  cores: int
+  num_cores: int
   unit_size: int
   vector_operations: float
   memory_bandwidth: float
   link_bandwidth: float
   ring_length: int
   needs_cube: bool = False
-  chip_devices: int = 1
+  devices_per_chip: int = 1
 
   @property
   def clock(self) -> float:
@@ -117,8 +117,8 @@ class Chip:
 # but libtpu expects more FLOPs in a cycle than two could compute, and four fit
 # the peak. Rings: jax-ml.github.io/scaling-book/tpus.
 CHIPS: Mapping[str, Chip] = {
-  "v2": Chip(22.9e12, 32768, 1, 128, 0.6, 350e9, 62e9, 16, chip_devices=2),
-  "v3": Chip(61.5e12, 65536, 1, 128, 0.6, 450e9, 70e9, 32, chip_devices=2),
+  "v2": Chip(22.9e12, 32768, 1, 128, 0.6, 350e9, 62e9, 16, devices_per_chip=2),
+  "v3": Chip(61.5e12, 65536, 1, 128, 0.6, 450e9, 70e9, 32, devices_per_chip=2),
   "v4": Chip(275e12, 262144, 2, 128, 0.6, 1200e9, 50e9, 4, needs_cube=True),
   "v5e": Chip(197e12, 131072, 1, 128, 2.6, 819e9, 50e9, 16),
   "v5p": Chip(459e12, 262144, 2, 128, 2.6, 2765e9, 100e9, 4, needs_cube=True),
@@ -139,13 +139,13 @@ class Collective:
   """Describes a collective of a program.
 
   Attributes:
-    kind: its opcode, without "-start" and "-done".
+    opcode: its opcode, without "-start" and "-done".
     count: how often a step runs it.
     bytes: bytes of its output on a device.
     group_size: the number of devices of a group, which exchange data.
   """
 
-  kind: str
+  opcode: str
   count: int
   bytes: int
   group_size: int
@@ -298,14 +298,14 @@ def list_collectives(
   }
   listed_collectives = []
   for instruction, num_runs in hlo.walk_collectives(program):
-    kind = instruction.operation.removesuffix("-done")
+    opcode = instruction.operation.removesuffix("-done")
     operand = re.search(r"\(%?([\w.-]+)", instruction.call)
     group_size = group_sizes.get(operand[1] if operand else "")
     if group_size is None:
       group_size = _group_size(instruction.call, num_devices)
     output_bytes = hlo.num_bytes(instruction.type_text)
     listed_collectives.append(
-      Collective(kind, num_runs, output_bytes, group_size)
+      Collective(opcode, num_runs, output_bytes, group_size)
     )
   return listed_collectives
 
@@ -323,7 +323,7 @@ def collective_seconds(
     chip: the chip of the slice.
     layout: the number of chips along each axis of the slice.
   """
-  num_chips = max(collective.group_size // chip.chip_devices, 1)
+  num_chips = max(collective.group_size // chip.devices_per_chip, 1)
   if num_chips == 1:
     return 0.0
   axis_lengths = [length for length in layout if length > 1]
@@ -339,11 +339,11 @@ def collective_seconds(
   # A gathered array has the bytes of all shards. A device receives all of them
   # but its own through its links.
   gathered_bytes = collective.bytes
-  if collective.kind == "reduce-scatter":
+  if collective.opcode == "reduce-scatter":
     gathered_bytes *= num_chips
-  num_passes = 2 if collective.kind == "all-reduce" else 1
+  num_passes = 2 if collective.opcode == "all-reduce" else 1
   received_bytes = gathered_bytes * (num_chips - 1) / num_chips
-  if collective.kind == "collective-permute":
+  if collective.opcode == "collective-permute":
     received_bytes, num_hops, num_links = gathered_bytes, 1, 1
   seconds = max(
     received_bytes / (num_links * chip.link_bandwidth), num_hops * _HOP_SECONDS
@@ -364,11 +364,11 @@ def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
     rows * -(-depth // unit_size) * -(-columns // unit_size) * num_runs
     for rows, depth, columns, num_runs in operations.products
   )
-  num_units = chip.cycle_flops // (2 * unit_size * unit_size) // chip.cores
+  num_units = chip.cycle_flops // (2 * unit_size * unit_size) // chip.num_cores
   unit_cycles = (
     num_passes / num_units,
-    operations.vector / chip.vector_operations,
-    operations.transcendental,
+    operations.num_vector_operations / chip.vector_operations,
+    operations.num_transcendental_operations,
   )
   busiest_cycles = max(unit_cycles)
   program_cycles = (
@@ -376,8 +376,8 @@ def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
     + busiest_cycles
     + _WAITING_SHARE * (sum(unit_cycles) - busiest_cycles)
   )
-  num_cores = chip.cores if operations.is_independent else 1
-  programs_in_turn = math.ceil(operations.programs / num_cores)
+  num_cores = chip.num_cores if operations.is_independent else 1
+  programs_in_turn = math.ceil(operations.num_programs / num_cores)
   memory_cycles = operations.bytes / chip.memory_bandwidth * chip.clock
   return round(max(program_cycles * programs_in_turn, memory_cycles))
 

@@ -158,16 +158,16 @@ class _PassReaders:
     self._lock, self._count = threading.Lock(), 0
     self._starts = [0]
     self._readers: dict[int, _BlockReader] = {}
-    self._reader(0)
+    self._reader_of_pass(0)
 
-  def _reader(self, index: int) -> _BlockReader:
+  def _reader_of_pass(self, pass_index: int) -> _BlockReader:
     """Returns the reader of a pass; all passes before it have begun."""
-    reader = self._readers.pop(index, None)
+    reader = self._readers.pop(pass_index, None)
     if reader is None:
-      reader = self._open(index, self._starts[index])
-    if index + 1 == len(self._starts):
+      reader = self._open(pass_index, self._starts[pass_index])
+    if pass_index + 1 == len(self._starts):
       self._starts.append(reader.end or 0)
-    self._readers[index] = reader  # The last in the dict was used last.
+    self._readers[pass_index] = reader  # The last in the dict was used last.
     while len(self._readers) > MAX_READERS:
       del self._readers[next(iter(self._readers))]
     return reader
@@ -175,14 +175,14 @@ class _PassReaders:
   def begin_pass(self) -> np.ndarray:
     """Begins a pass, and returns its index."""
     with self._lock:
-      index, self._count = self._count, self._count + 1
-      self._reader(index)
-    return np.asarray(index, np.int64)
+      pass_index, self._count = self._count, self._count + 1
+      self._reader_of_pass(pass_index)
+    return np.asarray(pass_index, np.int64)
 
   def __call__(self, index: int, block: int) -> list[np.ndarray]:
     """Returns a block of a pass; see `_BlockReader`."""
     with self._lock:
-      reader = self._reader(int(index))
+      reader = self._reader_of_pass(int(index))
     arrays = reader(block)
     if not len(arrays[0]):  # The pass has ended.
       with self._lock:
@@ -286,14 +286,14 @@ class RowSource(seqio.DataSource):
       self.corpus(split), self.recipe(), 0, "0"
     ).count_examples(1)
 
-  def _reader(
+  def _open_reader(
     self,
     split: str,
     seed: int,
     shard: seqio.ShardInfo | None,
-    epochs: int | None,
-    index: int,
-    first: int,
+    num_epochs: int | None,
+    pass_index: int,
+    first_row: int,
   ) -> _BlockReader:
     """Opens the reader of a pass over the dataset.
 
@@ -301,9 +301,9 @@ class RowSource(seqio.DataSource):
       split: the split.
       seed: the seed of the rows.
       shard: selects a share of each block; None selects the whole block.
-      epochs: the number of epochs of the pass; None makes the pass endless.
-      index: the index of the pass.
-      first: the row at which the previous pass ends.
+      num_epochs: the number of epochs of the pass; None makes the pass endless.
+      pass_index: the index of the pass.
+      first_row: the row at which the previous pass ends.
     """
     recipe = self.recipe()
     if split == "validation":
@@ -311,19 +311,21 @@ class RowSource(seqio.DataSource):
       return _BlockReader(heldout, len(heldout), shard)
     # `loader.open_data` names the folders of a mixture by their indices, too.
     stream_name = str(self._index_in_mixture())
-    continues_epochs = epochs and not isinstance(self.documents, Text)
-    if index and not continues_epochs:
-      seed = hashing.make_key("pass", index, seed)
+    continues_epochs = num_epochs and not isinstance(self.documents, Text)
+    if pass_index and not continues_epochs:
+      seed = hashing.make_key("pass", pass_index, seed)
     if isinstance(self.documents, Text):
       stream = streams.Stream(
-        self.documents, recipe, seed, stream_name, epochs=epochs
+        self.documents, recipe, seed, stream_name, epochs=num_epochs
       )
       return _BlockReader(stream, None, shard)
     stream = streams.Stream(self.corpus(split), recipe, seed, stream_name)
-    if not epochs:
+    if not num_epochs:
       return _BlockReader(stream, ENDLESS_ROWS, shard)
-    end = stream.count_examples((index + 1) * epochs, index * epochs, first)
-    return _BlockReader(stream, end, shard, first)
+    end = stream.count_examples(
+      (pass_index + 1) * num_epochs, pass_index * num_epochs, first_row
+    )
+    return _BlockReader(stream, end, shard, first_row)
 
   def _index_in_mixture(self) -> int:
     """Returns an index that differs between tasks of the same folder or text.
@@ -362,7 +364,7 @@ class RowSource(seqio.DataSource):
       )
     seed = int(seed or 0)
     pass_readers = _PassReaders(
-      functools.partial(self._reader, split, seed, shard_info, num_epochs)
+      functools.partial(self._open_reader, split, seed, shard_info, num_epochs)
     )
     features = self.features
 

@@ -45,7 +45,7 @@ def attention(
   Raises:
     UserError: the model has no tokenizer, or a text is too long.
   """
-  encoded = likelihood.encode_short_texts(model, texts)
+  encoded = likelihood.encode_and_check_length(model, texts)
   rows = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
   max_length, num_done = model.module.encoder.max_length, 0
@@ -55,14 +55,14 @@ def attention(
         model.module.encoder, model.params["encoder"], batch.inputs
       )
     )
-    for i, text_index in enumerate(batch.row_numbers):
+    for i, text_index in enumerate(batch.row_indices):
       length = len(rows[text_index])
       results[text_index] = {
         "tokens": list(encoded[text_index].pieces),
         # Copy the slice, so that the memory of the whole batch can be freed.
         "attention": attention_by_layer[:, i, :, :length, :length].copy(),
       }
-    num_done += len(batch.row_numbers)
+    num_done += len(batch.row_indices)
     if report is not None:
       report(num_done)
   return results

@@ -169,11 +169,15 @@ def _read_examples(
 
 
 def _open_predictor(
-  path: str, batch_size: int, candidates: int, dtype: str, family: str | None
+  path: str,
+  batch_size: int,
+  num_candidates: int,
+  dtype: str,
+  family: str | None,
 ) -> predict.Predictor:
   """Opens a model; UserError if it fills no masks or has no WordPiece."""
   predictor = predict.open_predictor(
-    path, batch_size, top_k=candidates, dtype=dtype, family=family
+    path, batch_size, top_k=num_candidates, dtype=dtype, family=family
   )
   if predictor.kind != "fill":
     raise UserError(

@@ -398,7 +398,7 @@ def _block_features(
     for i, tokens_of_text in enumerate(encoded)
     for window in _windows_of(i, tokens_of_text, max_length, spec.overlap)
   ]
-  weigh_rows = _make_weigher(model, spec)
+  weigh_rows = _make_row_weigher(model, spec)
   compute_vectors = functools.partial(
     _compute_vectors,
     model.module.encoder,
@@ -418,7 +418,7 @@ def _block_features(
   for batch in row_batches.batches(
     [r.ids for r in rows], max_length, batch_tokens
   ):
-    batch_rows = [rows[i] for i in batch.row_numbers]
+    batch_rows = [rows[i] for i in batch.row_indices]
     weights = weigh_rows and weigh_rows(
       batch_rows, batch.inputs["sequence_ids"].shape
     )
@@ -487,14 +487,14 @@ def _windows_of(
     taken_begin = taken_end
 
 
-def _make_weigher(
+def _make_row_weigher(
   model: OpenedModel, spec: Spec
 ) -> Callable[[list[_Window], tuple[int, int]], np.ndarray] | None:
   """Returns a function that computes the weights of positions in rows.
 
   The function takes rows and the batch's shape [b, l], and returns weights,
   float32 [b, l]. If the spec asks for a vector of each position, no weights are
-  needed, and `_make_weigher` returns None.
+  needed, and `_make_row_weigher` returns None.
   """
   if spec.unit not in TEXT_UNITS:
     return None
@@ -548,7 +548,7 @@ def _features_of(
 
 
 def _words_with_vectors(
-  text: Text, encoded: Tokens, x: np.ndarray, pieces: str
+  text: Text, encoded: Tokens, x: np.ndarray, piece_choice: str
 ) -> tuple[list[str], np.ndarray]:
   """Returns the words, and their vectors, computed from vectors of pieces."""
   # ELMo's tokens are words.
@@ -557,7 +557,7 @@ def _words_with_vectors(
   words = [text.text[begin:end] for begin, end in text.word_spans]
   positions_in_words = np.flatnonzero(encoded.word_indices >= 0)
   vectors = np.zeros((len(words), *x.shape[1:]), np.float32)
-  if pieces == "first":
+  if piece_choice == "first":
     word_indices, first_pieces = np.unique(
       encoded.word_indices[positions_in_words], return_index=True
     )

@@ -179,7 +179,7 @@ def fill(
   ):
     num_rows = len(batch.inputs["sequence_ids"])
     padded_positions = np.zeros((num_rows, num_masks), np.int32)
-    for i, text_index in enumerate(batch.row_numbers):
+    for i, text_index in enumerate(batch.row_indices):
       row_positions = positions[text_index]
       padded_positions[i, : len(row_positions)] = row_positions
     log_p, ids = map(
@@ -193,7 +193,7 @@ def fill(
         padded_positions,
       ),
     )
-    for i, text_index in enumerate(batch.row_numbers):
+    for i, text_index in enumerate(batch.row_indices):
       for mask_index in range(len(positions[text_index])):
         pairs = zip(
           ids[i, mask_index], np.exp(log_p[i, mask_index]), strict=True
@@ -201,7 +201,7 @@ def fill(
         masks_of_texts[text_index].append(
           [(pieces[k], float(p)) for k, p in pairs]
         )
-    num_done += len(batch.row_numbers)
+    num_done += len(batch.row_indices)
     if report is not None:
       report(num_done)
   return masks_of_texts

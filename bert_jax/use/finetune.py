@@ -197,11 +197,13 @@ def _finetune(
   splits, held_out_note = _split_rows(
     rows, validation, full_config["seed"], columns.text, columns.label
   )
-  task, inputs = labelled.make_task(task_columns, splits)
-  task_inputs.read(task, inputs)
-  _say_task(task, splits, held_out_note)
+  task_format, inputs = labelled.make_task(task_columns, splits)
+  task_inputs.read(task_format, inputs)
+  _say_task(task_format, splits, held_out_note)
   folder = trained.make_folder(workdir, "finetune")
-  task_meta = _prepare_task(start_model.open, task, inputs, length, folder)
+  task_meta = _prepare_task(
+    start_model.open, task_format, inputs, length, folder
+  )
   full_config["data"]["path"] = str(pathlib.Path(folder) / "task")
   full_config["init_from"] = start_model.path
   if not splits.get("validation"):
@@ -237,10 +239,10 @@ def _split_rows(
 
 
 def _say_task(
-  task: TaskFormat, splits: dict[str, list[Record]], held_out_note: str
+  task_format: TaskFormat, splits: dict[str, list[Record]], held_out_note: str
 ) -> None:
   """Prints what a run learns, because much of it may come from the data."""
-  kind, labels = task.task.kind, task.task.labels
+  kind, labels = task_format.task.kind, task_format.task.labels
   names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
   labels_text = f" into {len(labels)} labels ({names})" if labels else ""
   num_rows = len(splits["train"])
@@ -254,7 +256,7 @@ def _say_task(
 
 def _prepare_task(
   open_model: Callable[[], Model],
-  task: TaskFormat,
+  task_format: TaskFormat,
   inputs: list[labelled.Input],
   length: int | None,
   folder: str,
@@ -264,7 +266,7 @@ def _prepare_task(
   Args:
     open_model: returns the model to start from. It is not called if the folder
       has the tokenizer and the task already.
-    task: the task.
+    task_format: the task.
     inputs: the inputs of the task.
     length: the most tokens of a row; None means the task's length, or the
       largest length of the model if that is less.
@@ -281,11 +283,11 @@ def _prepare_task(
     model = open_model()
     if length is not None:
       trained.check_length(model, length)
-    length = length or min(task.length, model.module.encoder.max_length)
+    length = length or min(task_format.length, model.module.encoder.max_length)
     trained.save_tokenizer(model, folder)
   try:
     meta = prepare_task.prepare(
-      task, inputs, str(tokenizer_folder), str(task_folder), length
+      task_format, inputs, str(tokenizer_folder), str(task_folder), length
     )
   except prepare_task.TaskFolderDiffers as e:
     raise UserError(

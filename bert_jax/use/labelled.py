@@ -130,23 +130,23 @@ def _rows_of_columns(
 
 
 def _fields_of_row(
-  item: Any, text: str, label: str, name: str, number: int
+  item: Any, text: str, label: str, name: str, row_index: int
 ) -> dict[str, Any]:
   """Returns the fields of a row of a table in memory."""
   if isinstance(item, Mapping):
     return {str(column): results.to_python(x) for column, x in item.items()}
   if not isinstance(item, list | tuple) or len(item) != 2:
     raise UserError(
-      f"row {number} of {name} is {item!r:.60}; pass (text, label), or a dict"
-      " with a text and a label."
+      f"row {row_index} of {name} is {item!r:.60}; pass (text, label), or a"
+      " dict with a text and a label."
     )
   content, raw_label = item
   fields: dict[str, Any] = {label: results.to_python(raw_label)}
   if isinstance(content, tuple):
     if len(content) != 2:
       raise UserError(
-        f"row {number} of {name}: a tuple of texts is a pair, and this one has"
-        f" {len(content)} entries; words to tag are a list."
+        f"row {row_index} of {name}: a tuple of texts is a pair, and this one"
+        f" has {len(content)} entries; words to tag are a list."
       )
     return fields | {text: content[0], _PAIR_COLUMN: content[1]}
   return fields | {text: results.to_python(content)}

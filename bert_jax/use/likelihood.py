@@ -128,7 +128,7 @@ def score(
   scores = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK_SIZE):
     block = texts[start : start + BLOCK_SIZE]
-    encoded = encode_short_texts(
+    encoded = encode_and_check_length(
       model, [text_inputs.text_of_string(t[:40], t) for t in block]
     )
     rows = list(_make_rows(model, encoded, method))
@@ -142,7 +142,7 @@ def score(
   return scores
 
 
-def encode_short_texts(
+def encode_and_check_length(
   model: OpenedModel, texts: Sequence[Text]
 ) -> list[Tokens]:
   """Encodes texts; raises a UserError if one is longer than a model's row."""
@@ -207,10 +207,10 @@ def _run_batches(
     [row.ids for row in rows], max_length, batch_tokens
   ):
     arguments = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
-    for i, index in enumerate(batch.row_numbers):
+    for i, index in enumerate(batch.row_indices):
       arguments[:, i] = rows[index].arguments
     outputs = program(model.module, model.params, batch.inputs, *arguments)
-    yield batch.row_numbers, jax.tree.map(np.asarray, outputs)
+    yield batch.row_indices, jax.tree.map(np.asarray, outputs)
 
 
 # An integer for each row of a batch, such as a position or a token id.
@@ -323,7 +323,7 @@ def predict_blanks(
         " it exactly once."
       )
   pairs = zip(texts, answers, strict=True)
-  encoded = encode_short_texts(
+  encoded = encode_and_check_length(
     model,
     [text_inputs.text_of_string("", t.replace("[MASK]", mask)) for t in texts],
   )

@@ -326,19 +326,19 @@ def compute_outputs(
   add_positions = None
   if positions is not None:
 
-    def add_positions(numbers: np.ndarray) -> dict[str, np.ndarray]:
-      """Returns the masks' positions; rows of padding have number -1."""
-      row_positions = np.where(numbers < 0, 0, positions[numbers])
+    def add_positions(row_indices: np.ndarray) -> dict[str, np.ndarray]:
+      """Returns the masks' positions; rows of padding have index -1."""
+      row_positions = np.where(row_indices < 0, 0, positions[row_indices])
       return {"mlm_positions": row_positions[:, None].astype(np.int32)}
 
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
     outputs: list[Any] = []
     num_done = 0
-    for numbers, logits in evaluate_task.run_batches(
+    for row_indices, logits in evaluate_task.run_batches(
       step, params, batches, predictor.mesh, add_positions
     ):
-      outputs.append((numbers, logits))
+      outputs.append((row_indices, logits))
       if report is not None and len(outputs) > 1:
         # Report the previous batch, and do not wait for the newest one: the
         # device computes it while the next batch is prepared.

@@ -109,26 +109,26 @@ def items_of(
   return True, list(inputs)
 
 
-def text_of(item: Any, number: int) -> str:
+def text_of(item: Any, index: int) -> str:
   """Returns the text of an input, which is a string or a dict with `text`.
 
   Raises:
-    UserError: the input has no text. The message names the input by `number`.
+    UserError: the input has no text. The message names the input by `index`.
   """
   text = item.get("text") if isinstance(item, Mapping) else item
   if isinstance(text, str):
     return str(text)
   if isinstance(item, Mapping):
     if "text" in item:
-      raise UserError(_wrong_field(number, "text", text))
+      raise UserError(_wrong_field(index, "text", text))
     names = ", ".join(map(str, item)) or "no field"
     raise UserError(
-      f"input {number} has no field 'text' that is a string; it has {names}."
+      f"input {index} has no field 'text' that is a string; it has {names}."
     )
-  raise UserError(f"input {number} is {item!r:.60}, not a text.")
+  raise UserError(f"input {index} is {item!r:.60}, not a text.")
 
 
-def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
+def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
   """Returns the fields of an input: name -> value.
 
   `tasks.files.requests.parse` takes this dict.
@@ -138,7 +138,7 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
       dict. A value of a dict may be an array, or NaN if it is missing, as in a
       row of a DataFrame.
     kind: what the model predicts, a key of `requests.PARSERS`.
-    number: the number of the input, for messages.
+    index: the index of the input, for messages.
 
   Raises:
     UserError: the input is not of these types, or has the wrong number of
@@ -151,17 +151,17 @@ def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
     given_fields = {name: x for name, x in fields.items() if x is not None}
     for name in _needed_fields(kind, given_fields):
       if name in fields and name not in given_fields:
-        raise UserError(_wrong_field(number, name, item[name]))
+        raise UserError(_wrong_field(index, name, item[name]))
     return given_fields
   if not isinstance(item, list | tuple | np.ndarray):
-    raise UserError(f"input {number} is {item!r:.60}, not a text.")
+    raise UserError(f"input {index} is {item!r:.60}, not a text.")
   entries = [to_python(entry) for entry in item]
   if kind == "tagging":
     return {"words": entries}
   names = _FIELD_NAMES.get(kind, ("text", "text_pair"))
   if len(entries) != len(names):
     raise UserError(
-      f"input {number} has {len(entries)} entries; pass ({', '.join(names)})."
+      f"input {index} has {len(entries)} entries; pass ({', '.join(names)})."
     )
   return dict(zip(names, entries, strict=True))
 

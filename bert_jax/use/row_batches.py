@@ -12,12 +12,12 @@ class Batch(NamedTuple):
   """Holds rows that are run together.
 
   Attributes:
-    row_numbers: int64 [n], the index of each row in the list of all rows.
+    row_indices: int64 [n], the index of each row in the list of all rows.
     inputs: `input_ids` or `char_ids`, and `sequence_ids`, int32 [B, L, ...].
       The last B - n rows are padding.
   """
 
-  row_numbers: np.ndarray
+  row_indices: np.ndarray
   inputs: dict[str, np.ndarray]
 
 
@@ -68,13 +68,16 @@ def _next_power_of_two(count: int) -> int:
 
 
 def _pad_rows(
-  rows: Sequence[np.ndarray], row_numbers: np.ndarray, count: int, length: int
+  rows: Sequence[np.ndarray],
+  row_indices: np.ndarray,
+  num_rows: int,
+  length: int,
 ) -> dict[str, np.ndarray]:
-  """Returns the inputs of a batch with `count` rows; padding is zeros."""
-  inner_shape = rows[row_numbers[0]].shape[1:]
-  ids = np.zeros((count, length, *inner_shape), np.int32)
-  sequence_ids = np.zeros((count, length), np.int32)
-  for i, row_index in enumerate(row_numbers):
+  """Returns the inputs of a batch with `num_rows` rows; padding is zeros."""
+  inner_shape = rows[row_indices[0]].shape[1:]
+  ids = np.zeros((num_rows, length, *inner_shape), np.int32)
+  sequence_ids = np.zeros((num_rows, length), np.int32)
+  for i, row_index in enumerate(row_indices):
     row = rows[row_index]
     ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
   name = "char_ids" if inner_shape else "input_ids"

@@ -153,11 +153,11 @@ class GroupMaker:
       return group, e
     return group, None
 
-  def _resize(self, count: int, seconds: float) -> None:
-    """Changes the size of later groups after a group of `count` examples."""
+  def _resize(self, num_examples: int, seconds: float) -> None:
+    """Changes the size of later groups after a group of `num_examples`."""
     if seconds > _SLOW_SECONDS:
       self._size = max(self._size // 2, self._min_size)
-    elif seconds < _FAST_SECONDS and count == self._size:
+    elif seconds < _FAST_SECONDS and num_examples == self._size:
       self._size = min(self._size * 2, self._max_size)
 
 

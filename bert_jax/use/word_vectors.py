@@ -103,18 +103,22 @@ def read(path: str, max_lines: int = MAX_LINES) -> WordVectors:
   return WordVectors(words, matrix / np.maximum(norms, 1e-30))
 
 
-def _parse_line(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
-  """Returns a line's word and its vector, float32 [size].
+def _parse_line(
+  line: bytes, num_numbers: int | None
+) -> tuple[str, np.ndarray | None]:
+  """Returns a line's word and its vector, float32 [num_numbers].
 
-  The vector is None if the line does not have this format. If the size is
-  known, the line is split from its end, because a few words of GloVe's files
+  The vector is None if the line does not have this format. If `num_numbers`
+  is known, the line is split from its end, because a few words of GloVe's files
   contain spaces.
   """
   try:
     text = line.decode("utf-8").rstrip("\r\n ")
-    fields = text.split(" ") if size is None else text.rsplit(" ", size)
+    fields = (
+      text.split(" ") if num_numbers is None else text.rsplit(" ", num_numbers)
+    )
     row = np.array([float(x) for x in fields[1:]], np.float32)
   except ValueError:
     return "", None
-  has_size = len(row) > 1 if size is None else len(row) == size
+  has_size = len(row) > 1 if num_numbers is None else len(row) == num_numbers
   return fields[0], row if has_size and np.isfinite(row).all() else None

@@ -61,7 +61,7 @@ def extract_layers(
   """
   layers = LAYERS
   if "mix_all" in features:
-    layers = tuple(range(features_of.num_layers(model)))
+    layers = tuple(range(features_of.num_layers_with_embeddings(model)))
   spec = Spec(layers, "stack", unit="word")
   by_split = {}
   for name in SPLIT_FILES:

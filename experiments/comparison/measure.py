@@ -127,7 +127,7 @@ def score_with_elmo(
   for batch in row_batches.batches(rows, None, batch_tokens):
     shape = batch.inputs["sequence_ids"].shape
     targets, is_word = np.zeros(shape, np.int32), np.zeros(shape, bool)
-    for i, row_number in enumerate(batch.row_numbers):
+    for i, row_number in enumerate(batch.row_indices):
       tokens = encoded[row_number]
       words = tokens.pieces[tokens.begin : tokens.end]
       targets[i, tokens.begin : tokens.end] = [
@@ -135,7 +135,7 @@ def score_with_elmo(
       ]
       is_word[i, tokens.begin : tokens.end] = True
     log_p = words_log_p(module, params, batch.inputs, targets, is_word)
-    scores[batch.row_numbers] = np.asarray(log_p)[: len(batch.row_numbers)]
+    scores[batch.row_indices] = np.asarray(log_p)[: len(batch.row_indices)]
   return scores
 
 

@@ -159,10 +159,10 @@ ENTRY %main (x: f32[2]) -> f32[8] {
   assert tpu_cycles.list_collectives(program, 4) == [collective] * 2
 
 
-def collective_seconds(kind, num_bytes, group_size, topology):
+def collective_seconds(opcode, num_bytes, group_size, topology):
   generation, sizes = topology.split(":")
   return tpu_cycles.collective_seconds(
-    tpu_cycles.Collective(kind, 1, num_bytes, group_size),
+    tpu_cycles.Collective(opcode, 1, num_bytes, group_size),
     tpu_cycles.CHIPS[generation],
     tuple(int(size) for size in sizes.split("x")),
   )
@@ -242,9 +242,9 @@ def test_operations_of_a_kernel_are_counted():
     products=((64, 128, 256, 1),),
     # The exponentials, their sums, and the addition of 1.0 to 64 rows, which
     # fill 8 registers.
-    vector=2 * exponentials + 8,
-    transcendental=exponentials,
-    programs=5,
+    num_vector_operations=2 * exponentials + 8,
+    num_transcendental_operations=exponentials,
+    num_programs=5,
     is_independent=False,
     # The output has one column, which is padded to 128 columns.
     bytes=2 * 5 * 64 * 128 + 2 * 128 * 256 + 4 * 5 * 64 * 128,

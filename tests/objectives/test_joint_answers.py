@@ -196,7 +196,7 @@ def test_every_family_answers_from_the_context(name):
     module.apply({"params": params}, batch)
 
 
-def make_questions(windows=True):
+def make_questions(has_long_contexts=True):
   """Returns 12 questions about short contexts; 4 of them have no answer."""
   rng = np.random.default_rng(0)
   examples = []
@@ -209,7 +209,7 @@ def make_questions(windows=True):
       sentences = [
         text for text in sentences if not text.startswith(asked_animal)
       ]
-    elif windows and number % 4 == 1:
+    elif has_long_contexts and number % 4 == 1:
       sentences += ["red green blue ."] * 4
     context = "  ".join(sentences)
     verb = verbs[number % 2]

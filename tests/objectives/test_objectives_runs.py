@@ -40,7 +40,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finish_run(prepared, tmp_path_factory):
+def run_once(prepared, tmp_path_factory):
   """Returns a function: config's name -> (workdir, last state of its run)."""
   finished_runs = {}
 
@@ -65,10 +65,10 @@ def finish_run(prepared, tmp_path_factory):
     for name in EXTRA_VALUES
   ],
 )
-def test_restart_is_exact(name, prepared, finish_run, tmp_path):
+def test_restart_is_exact(name, prepared, run_once, tmp_path):
   """A run that restarts from its middle checkpoint ends with the rows and the
   state of a run that did not stop."""
-  workdir, state = finish_run(name)
+  workdir, state = run_once(name)
   restarted_run = str(tmp_path / "run")
   shutil.copytree(workdir, restarted_run)
   shutil.rmtree(f"{restarted_run}/checkpoints/{TOTAL_STEPS}")
@@ -105,9 +105,9 @@ def test_restart_is_exact(name, prepared, finish_run, tmp_path):
   assert any(jax.tree.leaves(has_changed))
 
 
-def test_both_towers_are_exported(finish_run):
+def test_both_towers_are_exported(run_once):
   """Each exported tower has the outputs that it has in the run's model."""
-  workdir, state = finish_run("electra:small")
+  workdir, state = run_once("electra:small")
   both_towers = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
   batch = dict(input_ids=ids, mlm_positions=np.array([[1, 2], [3, 8]]))
@@ -130,8 +130,8 @@ def test_both_towers_are_exported(finish_run):
     np.testing.assert_allclose(outputs, outputs_of_both[name], atol=1e-5)
 
 
-def test_a_run_prints_its_held_out_losses(finish_run, prepared, capsys):
-  workdir, _ = finish_run("electra:small")
+def test_a_run_prints_its_held_out_losses(run_once, prepared, capsys):
+  workdir, _ = run_once("electra:small")
   capsys.readouterr()
   train.run(tiny_config("electra:small", prepared), workdir)
   printed = capsys.readouterr().out
@@ -147,8 +147,8 @@ def test_a_run_prints_its_held_out_losses(finish_run, prepared, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_boundary_head_is_exported_without(finish_run):
-  workdir, state = finish_run("spanbert:base")
+def test_a_run_with_a_boundary_head_is_exported_without(run_once):
+  workdir, state = run_once("spanbert:base")
   weights = runs.read(workdir)
   assert not [path for path in weights.arrays if path.startswith("span/")]
   assert weights.config["head"] == {"pairs": False}

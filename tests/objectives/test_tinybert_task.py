@@ -68,24 +68,24 @@ def batch():
 
 
 @functools.cache
-def objective_and_loss(equal=False, **options):
+def objective_and_loss(has_teacher_sizes=False, **options):
   """Returns an objective and its jitted loss.
 
-  If `equal`, the student has the family and the sizes of the teacher.
+  If `has_teacher_sizes`, the student has the teacher's family and sizes.
   """
-  student = TEACHER | {"family": "bert"} if equal else None
+  student = TEACHER | {"family": "bert"} if has_teacher_sizes else None
   objective = build_objective(student=student, **options)
   return objective, fast_jit(objective.loss, static_argnums=5)
 
 
-def measure(objective, params, teacher_params, batch):
-  loss = objective[1]
+def measure(pair, params, teacher_params, batch):
+  _, loss = pair
   sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), False)
   return {name: float(total) for name, total in sums.items()}
 
 
 @pytest.fixture(scope="module")
-def models(batch):
+def models_by_kind(batch):
   """Returns kind -> [student, teacher]; each is a pair (module, parameters)."""
   pairs = {}
   for kind in tinybert_task.KINDS:
@@ -100,10 +100,12 @@ def models(batch):
 
 
 @pytest.fixture(scope="module")
-def layer_stage_params(batch, models):
+def layer_stage_params(batch, models_by_kind):
   """Returns the student's and the teacher's parameters in stage "layers"."""
   student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
-  teacher_params = {"encoder": models["classification"][1][1]["encoder"]}
+  teacher_params = {
+    "encoder": models_by_kind["classification"][1][1]["encoder"]
+  }
   return random_params(student, batch), teacher_params
 
 
@@ -117,8 +119,8 @@ def softmax(x):
   return e / e.sum(-1, keepdims=True)
 
 
-def test_losses_of_class_predictions_agree_with_numpy(batch, models):
-  student, teacher_model = models["classification"]
+def test_losses_of_class_predictions_agree_with_numpy(batch, models_by_kind):
+  student, teacher_model = models_by_kind["classification"]
   objective, _ = pair = objective_and_loss(stage="prediction")
   sums = measure(pair, student[1], teacher_model[1], batch)
   logits_of_both = [
@@ -151,9 +153,9 @@ def test_losses_of_class_predictions_agree_with_numpy(batch, models):
   assert objective.coefficients == {"prediction_loss": 1.0}
 
 
-def test_losses_of_number_predictions_agree_with_numpy(batch, models):
+def test_losses_of_number_predictions_agree_with_numpy(batch, models_by_kind):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
-  student, teacher_model = models["regression"]
+  student, teacher_model = models_by_kind["regression"]
   options = dict(kind="regression", stage="prediction")
   objective, _ = pair = objective_and_loss(**options)
   sums = measure(pair, student[1], teacher_model[1], batch)
@@ -192,13 +194,13 @@ def test_layers_are_those_of_the_general_stage(batch, layer_stage_params):
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
-def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
-  params = teacher_params = models["classification"][1][1]
+def test_an_equal_student_has_nothing_to_learn(batch, models_by_kind, stage):
+  params = teacher_params = models_by_kind["classification"][1][1]
   if stage == "layers":
     teacher_params = {"encoder": params["encoder"]}
     identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
     params = teacher_params | {"fit": identity}
-  objective, _ = pair = objective_and_loss(equal=True, stage=stage)
+  objective, _ = pair = objective_and_loss(has_teacher_sizes=True, stage=stage)
   sums = measure(pair, params, teacher_params, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
@@ -208,8 +210,10 @@ def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
-def test_padding_enters_no_loss(batch, models, layer_stage_params, stage):
-  student, teacher_model = models["classification"]
+def test_padding_enters_no_loss(
+  batch, models_by_kind, layer_stage_params, stage
+):
+  student, teacher_model = models_by_kind["classification"]
   params = (
     layer_stage_params if stage == "layers" else (student[1], teacher_model[1])
   )

@@ -35,17 +35,17 @@ def prepared_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def folder_copy(prepared_folder, tmp_path):
+def copy_of_folder(prepared_folder, tmp_path):
   return pathlib.Path(shutil.copytree(prepared_folder, tmp_path / "sst2"))
 
 
 @pytest.fixture
-def folder_without_digests(folder_copy):
+def folder_without_digests(copy_of_folder):
   """Returns a task folder without digests, as earlier versions wrote it."""
-  meta = json.loads((folder_copy / "meta.json").read_text())
+  meta = json.loads((copy_of_folder / "meta.json").read_text())
   del meta["files"], meta["fingerprint"]
-  (folder_copy / "meta.json").write_text(json.dumps(add_checksum(meta)))
-  return str(folder_copy)
+  (copy_of_folder / "meta.json").write_text(json.dumps(add_checksum(meta)))
+  return str(copy_of_folder)
 
 
 def overwrite_arrays(folder, **arrays):
@@ -99,24 +99,24 @@ def test_one_flipped_bit_anywhere_is_noticed(prepared_folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "vocab.txt"])
-def test_a_changed_or_missing_tokenizer_file_is_refused(folder_copy, name):
-  path, content = folder_copy / name, (folder_copy / name).read_text()
+def test_a_changed_or_missing_tokenizer_file_is_refused(copy_of_folder, name):
+  path, content = copy_of_folder / name, (copy_of_folder / name).read_text()
   message = rf"is damaged: {name} is not the file that `prepare-task` wrote"
   for new_content in (content.replace("true", "null"), content[::-1], None):
     path.unlink() if new_content is None else path.write_text(new_content)
     if new_content != content:
       with pytest.raises(ValueError, match=message):
-        open_training_split(str(folder_copy))
+        open_training_split(str(copy_of_folder))
   path.write_text(content)
-  open_training_split(str(folder_copy))
+  open_training_split(str(copy_of_folder))
 
 
-def test_an_added_tokenizer_file_is_refused(folder_copy):
-  (folder_copy / "tokenizer.json").write_text("{}")
+def test_an_added_tokenizer_file_is_refused(copy_of_folder):
+  (copy_of_folder / "tokenizer.json").write_text("{}")
   with pytest.raises(
     ValueError, match="tokenizer.json was added after `prepare-t"
   ):
-    open_training_split(str(folder_copy))
+    open_training_split(str(copy_of_folder))
 
 
 def test_the_fingerprint_depends_on_content_and_not_on_paths(

@@ -249,9 +249,9 @@ def test_a_sentence_has_its_document_around_it(bert_vocabulary):
     assert {bert_vocabulary.pieces[i] for i in labelled_words} == {words[0]}
 
 
-def random_rows(count, seed=0, longest=60):
+def random_rows(count, seed=0, max_length=60):
   rng = np.random.default_rng(seed)
-  sizes = rng.integers(1, longest, count)
+  sizes = rng.integers(1, max_length, count)
   return Rows(
     rng.integers(5, 99, sizes.sum()).astype(np.int32),
     np.cumsum([0, *sizes]),
@@ -326,7 +326,7 @@ def test_hosts_have_shares_of_one_batch():
 
 
 def test_lengths_are_few_and_grouping_pads_less():
-  rows = random_rows(3000, longest=200)
+  rows = random_rows(3000, max_length=200)
   ungrouped_batches = batches.Batches(
     CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128)
   )

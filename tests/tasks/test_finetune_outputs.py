@@ -224,7 +224,7 @@ def expected_answers(
   logits,
   may_lack_answer,
   rules,
-  context_column=4,
+  first_context_column=4,
 ):
   """Returns {text: score} of the best answers, the best first.
 
@@ -240,7 +240,7 @@ def expected_answers(
       for c in (0, 1)
     ]
     for i, j in itertools.product(*best_pieces):
-      a, b = i - context_column, j - context_column
+      a, b = i - first_context_column, j - first_context_column
       if not (0 <= a <= b < end - begin and b - a < rules.max_length):
         continue
       context_sizes = [

@@ -223,18 +223,18 @@ def test_a_long_text_is_read_in_windows(bert):
 def test_batches_hold_every_row_once_in_few_shapes():
   rng = np.random.default_rng(1)
   rows = [np.full(n, n, np.int32) for n in rng.integers(0, 81, 300)]
-  row_numbers, shapes = [], set()
+  row_indices, shapes = [], set()
   for batch in row_batches.batches(rows, 80, 640):
     ids, token_masks = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
     shapes.add(ids.shape)
     assert ids.size <= 640 and ids.shape[1] <= 80
     for row_number, row, mask in zip(
-      batch.row_numbers, ids, token_masks, strict=False
+      batch.row_indices, ids, token_masks, strict=False
     ):
       np.testing.assert_array_equal(row[mask == 1], rows[row_number])
-    assert not token_masks[len(batch.row_numbers) :].any()
-    row_numbers += batch.row_numbers.tolist()
-  assert sorted(row_numbers) == list(range(300))
+    assert not token_masks[len(batch.row_indices) :].any()
+    row_indices += batch.row_indices.tolist()
+  assert sorted(row_indices) == list(range(300))
   # The lengths are 16, 24, 32, 48, 64 and 80.
   assert len({length for _, length in shapes}) == len(shapes) == 6
 
