@@ -182,18 +182,18 @@ def _needed_fields(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
   return _NEEDED_FIELDS.get(kind, () if "texts" in fields else ("text",))
 
 
-def _wrong_field(number: int, name: str, value: Any) -> str:
+def _wrong_field(index: int, name: str, value: Any) -> str:
   """Returns a message about a field that is empty, or not a text."""
   if to_python(value) is None:
     return (
-      f"input {number} has no text: its field {name!r} is {value!r}; leave the"
+      f"input {index} has no text: its field {name!r} is {value!r}; leave the"
       " input out, or give it a text."
     )
   remedy = ""
   if isinstance(value, list | tuple | np.ndarray):
     remedy = "; for several texts, pass a list of them, or of dicts"
   return (
-    f"input {number}: its field {name!r} is {value!r:.60}, not a text{remedy}."
+    f"input {index}: its field {name!r} is {value!r:.60}, not a text{remedy}."
   )
 
 
