@@ -40,9 +40,8 @@ _POLLS_PER_BEAT = 2
 # A process counts as gone after this many polls without a sign from it. Jax
 # itself waits for 100 seconds, and then ends a process by a signal.
 _POLLS_UNTIL_GONE = 90
-# After a collective has failed, a process counts as gone after this many polls.
-# It is fewer polls than without a failure, since a process that is gone is the
-# usual reason.
+# After a failed collective fewer polls suffice, because a process that is gone
+# is its usual cause.
 _POLLS_UNTIL_GONE_AFTER_FAILURE = 12
 _CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
@@ -57,14 +56,7 @@ def check_flags(
   process_id: int | None,
   from_environment: bool,
 ) -> None:
-  """Raises UserError if the flags are incomplete or out of their range.
-
-  Args:
-    coordinator: see `join_run`.
-    num_processes: see `join_run`.
-    process_id: see `join_run`.
-    from_environment: see `join_run`.
-  """
+  """Raises UserError if arguments of `join_run` are missing or out of range."""
   if coordinator is None and num_processes is None and process_id is None:
     return
   if (

@@ -16,12 +16,7 @@ RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 def has_status(error: BaseException, status: str) -> bool:
-  """Returns True if an error of XLA or of its libraries has a status.
-
-  Args:
-    error: the error that was raised.
-    status: the name of the status, a constant of this file.
-  """
+  """Returns True if an error has a status, which is a constant of this file."""
   return status in str(error)
 
 

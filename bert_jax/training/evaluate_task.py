@@ -95,7 +95,7 @@ class SplitEvaluator:
     predict: Callable[[Any, Batch], jax.Array] | None,
     mesh: Mesh,
   ):
-    """Stores the functions; `begin_compilation` begins to compile them.
+    """Stores the functions, without compiling them.
 
     Args:
       eval_step: (params, teacher_params, carry, batch) -> (sums, divisors).

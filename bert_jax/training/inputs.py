@@ -20,11 +20,6 @@ def open_text(
 ) -> list[Feed]:
   """Opens a stream of text and its held-out examples for each phase.
 
-  Args:
-    plan: the phases.
-    seed: the run's seed.
-    evaluate: the config's section `evaluate`.
-
   Raises:
     ValueError: the data cannot be used, or do not fit the config.
   """

@@ -214,13 +214,7 @@ def evaluate_step(
   log: logging.Logger,
   step: int,
 ) -> tuple[float | None, bool]:
-  """Evaluates the current state of a run.
-
-  Args:
-    evaluate_state: evaluates the state.
-    progress: what changes during the run; it gets the results.
-    log: the run's logger.
-    step: the number of optimizer steps done.
+  """Evaluates the current state of a run; `progress` gets the results.
 
   Returns:
     The cost of the state, and True if this cost is the lowest so far in the
@@ -256,14 +250,6 @@ def evaluate_checkpoint(
   step: int,
 ) -> None:
   """Evaluates the checkpoint that was just saved, and adds the result to it.
-
-  Args:
-    evaluate_state: evaluates the state.
-    phase: the phase to which the step belongs.
-    progress: what changes during the run; it gets the results.
-    saver: the run's checkpoints.
-    log: the run's logger.
-    step: the step of the checkpoint.
 
   Raises:
     FloatingPointError: a loss is not finite. The checkpoint is removed, so that

@@ -469,12 +469,9 @@ class VocabularyFitter:
   def __init__(
     self, pretrained_model: PretrainedModel, vocab_size: int | None, method: str
   ):
-    """Prepares to fit arrays.
+    """Raises UserError if `method` is not one of `NEW_ROW_METHODS`.
 
-    Args:
-      pretrained_model: the pre-trained model.
-      vocab_size: the number of ids; see `take_parameters`.
-      method: how new rows are made, one of `NEW_ROW_METHODS`.
+    The arguments are those of `take_parameters`; `method` is `init_new_rows`.
     """
     check_init_new_rows(method)
     self._pretrained_model, self._vocab_size = pretrained_model, vocab_size

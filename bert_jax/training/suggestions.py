@@ -100,12 +100,7 @@ def candidate_changes(
 def with_settings(
   config: dict[str, Any], settings: dict[str, Any]
 ) -> dict[str, Any]:
-  """Returns a copy of a config with the given settings.
-
-  Args:
-    config: the config.
-    settings: key as in a flag ("mesh.fsdp") -> value.
-  """
+  """Returns a copy of a config with settings: {"mesh.fsdp": value, ...}."""
   changed_config = copy.deepcopy(config)
   for path, setting in settings.items():
     *sections, key = path.split(".")
@@ -154,9 +149,6 @@ def _micro_scales(report: dict[str, Any]) -> list[int]:
 
 def _larger_slices(topology: str) -> Iterator[tuple[str, float]]:
   """Yields the known slices of the same generation that have more chips.
-
-  Args:
-    topology: the name of a slice, for example "v4:2x2x1".
 
   Yields:
     The name of a slice, and its number of chips divided by that of `topology`.

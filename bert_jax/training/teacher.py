@@ -116,11 +116,6 @@ def _with_sizes_of_files(
 def _with_labels_of_task(path: str, weights: Weights, task: Task) -> Weights:
   """Returns a model whose classifier has the labels in a task's order.
 
-  Args:
-    path: the model's path, for messages.
-    weights: the model.
-    task: the task.
-
   Raises:
     UserError: the model was not fine-tuned for this kind of task, or has other
       labels.

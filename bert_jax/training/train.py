@@ -68,10 +68,6 @@ def make_first_state(
   random, but a student gets those parameters of its teacher that its objective
   names.
 
-  Args:
-    setup: the objects that do not change during the run.
-    saver: the run's checkpoints.
-
   Returns:
     The state, and the checkpoint's metadata ({} without a checkpoint).
 
@@ -126,12 +122,7 @@ def make_first_state(
 
 
 def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
-  """Raises UserError if a checkpoint does not fit the data or the teacher.
-
-  Args:
-    setup: the objects that do not change during the run.
-    meta: the checkpoint's metadata.
-  """
+  """Raises UserError if a checkpoint does not fit the data or the teacher."""
   config = setup.config
   if meta["fingerprint"] not in setup.accepted_fingerprints:
     raise UserError(
