@@ -87,8 +87,8 @@ def measure_ours(args: argparse.Namespace) -> dict:
 
     def run(count, inputs=inputs, rows=rows):
       for _ in range(count):
-        out = sentence_vectors(params, inputs, rows)
-      out.block_until_ready()
+        vectors = sentence_vectors(params, inputs, rows)
+      vectors.block_until_ready()
 
     median_ms, _ = side_by_side.time_calls(run, args.steps, args.windows)
     speeds[str(length)] = round(rows / median_ms * 1e3)

@@ -39,13 +39,13 @@ def compress_zstd(content: bytes) -> bytes:
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def text_of_words(*words: int) -> str:
+def text_of_words(*word_numbers: int) -> str:
   """Returns a text in which each number is a word of four letters.
 
   Two texts share only the words of the numbers that both have.
   """
   return " ".join(
-    "".join(LETTERS[w // 26**i % 26] for i in range(4)) for w in words
+    "".join(LETTERS[w // 26**i % 26] for i in range(4)) for w in word_numbers
   )
 
 

@@ -257,9 +257,9 @@ def module_outputs(
     del inputs["segment_ids"]
 
   def run(params):
-    out = module.apply({"params": params}, inputs)
-    out = out if isinstance(out, dict) else {"logits": out}
-    return _loss(out, batch), out
+    outputs = module.apply({"params": params}, inputs)
+    outputs = outputs if isinstance(outputs, dict) else {"logits": outputs}
+    return _loss(outputs, batch), outputs
 
   def encode(params):
     names = ("input_ids", "segment_ids", "sequence_ids")
@@ -277,11 +277,11 @@ def module_outputs(
     return loss_and_outputs, grads, encode(params)
 
   params = model_folder.unflatten(weights.arrays)
-  (loss, out), grads, encoder_outputs = jax.jit(run_and_encode)(params)
+  (loss, outputs), grads, encoder_outputs = jax.jit(run_and_encode)(params)
   hidden = jnp.concatenate(
     [encoder_outputs["embeddings"][None], encoder_outputs["hidden"]]
   )
-  logits = [x[:, 0] if k == "pair_logits" else x for k, x in out.items()]
+  logits = [x[:, 0] if k == "pair_logits" else x for k, x in outputs.items()]
   return dict(
     hidden=np.asarray(hidden),
     attention=np.asarray(encoder_outputs["attention"]),

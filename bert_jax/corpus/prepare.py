@@ -328,23 +328,28 @@ def _reuse_existing(
   return meta
 
 
-def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+def describe_difference(
+  old_origin: dict[str, Any], new_origin: dict[str, Any]
+) -> str:
   """Describes the first difference between two origins; "" if there is none.
 
   Args:
-    old: the origin in `meta.json` or `progress.json`.
-    new: the origin of this run.
+    old_origin: the origin in `meta.json` or `progress.json`.
+    new_origin: the origin of this run.
   """
   # JSON turns tuples into lists.
-  new = json.loads(json.dumps(new))
-  for key in {**new["options"], **old["options"]}:
-    old_option, new_option = old["options"].get(key), new["options"].get(key)
+  new_origin = json.loads(json.dumps(new_origin))
+  for key in {**new_origin["options"], **old_origin["options"]}:
+    old_option, new_option = (
+      old_origin["options"].get(key),
+      new_origin["options"].get(key),
+    )
     if old_option != new_option:
       if key == "vocab_sha256":
         return "the vocabulary differs"
       return f"{key} was {old_option}, is {new_option}"
-  old_inputs = {i["name"]: i for i in old["inputs"]}
-  new_inputs = {i["name"]: i for i in new["inputs"]}
+  old_inputs = {i["name"]: i for i in old_origin["inputs"]}
+  new_inputs = {i["name"]: i for i in new_origin["inputs"]}
   for name in sorted(old_inputs.keys() | new_inputs.keys()):
     if name not in old_inputs:
       return f"the input {name} is new"

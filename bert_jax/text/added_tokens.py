@@ -148,7 +148,8 @@ def read_declared_tokens(
         )
       by_content[token.content] = DeclaredToken(token, token_id, source)
   tokens_with_id = sorted(
-    by_content.values(), key=lambda declared: cast(int, declared.token_id)
+    by_content.values(),
+    key=lambda declared_token: cast(int, declared_token.token_id),
   )
   return tokens_with_id + [
     DeclaredToken(token, None, paths[SETTINGS_JSON], has_name_only)
@@ -381,24 +382,27 @@ def _missing_tokens(
     token.content: flags_of(token) for token in present_tokens
   }
   missing_tokens = []
-  for declared in tokens:
-    present_flags = flags_by_content.get(declared.token.content)
+  for declared_token in tokens:
+    present_flags = flags_by_content.get(declared_token.token.content)
     if present_flags is None or (
-      not declared.has_name_only and present_flags != flags_of(declared.token)
+      not declared_token.has_name_only
+      and present_flags != flags_of(declared_token.token)
     ):
-      missing_tokens.append(declared.token)
+      missing_tokens.append(declared_token.token)
   return missing_tokens
 
 
 def _check_ids(tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]) -> None:
   """Raises UserError if a token's id is not the declared id."""
-  for declared in tokens:
-    actual_id = tokenizer.token_to_id(declared.token.content)
-    if declared.token_id not in (None, actual_id):
+  for declared_token in tokens:
+    content = declared_token.token.content
+    actual_id = tokenizer.token_to_id(content)
+    if declared_token.token_id not in (None, actual_id):
       raise UserError(
-        f"{declared.source}: the token {declared.token.content!r} has the id"
-        f" {declared.token_id}, but it would get the id {actual_id}, the next"
-        " one after the other pieces; use files that all belong to one model."
+        f"{declared_token.source}: the token {content!r} has the id"
+        f" {declared_token.token_id}, but it would get the id {actual_id}, the"
+        " next one after the other pieces; use files that all belong to one"
+        " model."
       )
 
 

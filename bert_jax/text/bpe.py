@@ -76,11 +76,13 @@ def build_bytelevel(
       piece that is not in `vocab`.
   """
   pieces = pieces_by_id(vocab, source)
-  missing = [p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab]
-  if missing:
+  missing_letters = [
+    p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab
+  ]
+  if missing_letters:
     raise UserError(
-      f"{source} is not a byte-level BPE: {len(missing)} of the 256 bytes are"
-      f" not among its pieces; the first is {min(missing)!r}."
+      f"{source} is not a byte-level BPE: {len(missing_letters)} of the 256"
+      f" bytes are not among its pieces; the first is {min(missing_letters)!r}."
     )
   token_by_role = (
     ROBERTA_TOKENS if ROBERTA_TOKENS["mask"] in vocab else GPT2_TOKENS

@@ -687,10 +687,10 @@ def bert_special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
     UserError: a special token is missing; the message names it and `source`.
   """
   index = {piece: i for i, piece in enumerate(vocab)}
-  missing = [piece for piece in SPECIAL_TOKENS if piece not in index]
-  if missing:
+  missing_tokens = [piece for piece in SPECIAL_TOKENS if piece not in index]
+  if missing_tokens:
     raise UserError(
-      f"{source}: the vocabulary has no {', '.join(missing)}; BERT needs"
+      f"{source}: the vocabulary has no {', '.join(missing_tokens)}; BERT needs"
       f" {', '.join(SPECIAL_TOKENS)}. Train one with `bert_jax vocab`"
       ", or use a published vocab.txt."
     )

@@ -113,7 +113,7 @@ def finetune(
       one sentence, which names the parameter or the row.
     FloatingPointError: a loss is not finite.
   """
-  given = arguments.given_names(
+  given_names = arguments.given_names(
     dict(
       model=model,
       epochs=epochs,
@@ -122,7 +122,7 @@ def finetune(
       seed=seed,
     )
   )
-  with messages.name_parameters(_PARAMETER_BY_KEY, given):
+  with messages.name_parameters(_PARAMETER_BY_KEY, given_names):
     for option, name in (("text", text), ("pair", pair), ("label", label)):
       if name is not None:
         arguments.check_name(option, name, "the name of a column")

@@ -144,7 +144,7 @@ def pretrain(
     UserError: an argument cannot be used; the message is one sentence.
     FloatingPointError: a loss is not finite.
   """
-  given = arguments.given_names(
+  given_names = arguments.given_names(
     dict(
       model=model,
       steps=steps,
@@ -154,7 +154,7 @@ def pretrain(
       seed=seed,
     )
   )
-  with messages.name_parameters(_PARAMETER_BY_KEY, given):
+  with messages.name_parameters(_PARAMETER_BY_KEY, given_names):
     if (texts is None) == (files is None):
       raise UserError("pass either texts= or files=, the text to train on.")
     changes = trained.config_changes(batch_size, learning_rate, seed)

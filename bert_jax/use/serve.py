@@ -161,7 +161,7 @@ class GroupMaker:
       self._size = min(self._size * 2, self._max_size)
 
 
-def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
+def _answer_stdin(predictor: Predictor, output: IO[str]) -> int:
   """Answers lines of stdin as they arrive; returns the number of lines."""
   lines = ArrivingLines(sys.stdin.buffer)
   examples = requests.read(
@@ -177,12 +177,12 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   num_answered = 0
   for group in group_maker.groups(examples, lines.has_line_within):
     is_small = len(group) <= predictor.batch_size // 4
-    answer_group(small_predictor if is_small else predictor, group, out)
+    answer_group(small_predictor if is_small else predictor, group, output)
     num_answered += len(group)
   return num_answered
 
 
-def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
+def _answer_file(predictor: Predictor, path: str, output: IO[str]) -> int:
   """Answers the lines of a file; returns the number of lines."""
 
   def read_examples() -> Iterator[Example]:
@@ -200,7 +200,7 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
       progress.report(num_answered + num_done)
 
     for group in predict.chunks(read_examples()):
-      answer_group(predictor, group, out, report)
+      answer_group(predictor, group, output, report)
       num_answered += len(group)
   return num_answered
 
@@ -208,7 +208,7 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
 def answer_group(
   predictor: Predictor,
   examples: list[Example],
-  out: IO[str],
+  output: IO[str],
   report: Callable[[int], None] | None = None,
 ) -> None:
   """Predicts examples, and writes a line of JSON for each, in order.
@@ -216,24 +216,24 @@ def answer_group(
   Args:
     predictor: the model.
     examples: the examples.
-    out: the file to which the lines are written.
+    output: the file to which the lines are written.
     report: see `predict.predict`.
   """
   answers = predict.predict(predictor, examples, report)
   for example, answer in zip(examples, answers, strict=True):
     row = {"id": example["id"]} | answer
-    out.write(json.dumps(row, ensure_ascii=False) + "\n")
-  out.flush()
+    output.write(json.dumps(row, ensure_ascii=False) + "\n")
+  output.flush()
 
 
-def answer_lines(predictor: Predictor, source: str, out: IO[str]) -> int:
+def answer_lines(predictor: Predictor, source: str, output: IO[str]) -> int:
   """Answers every line of a file or of stdin.
 
   Args:
     predictor: the model.
     source: a .jsonl file; or "-" for stdin, whose lines are answered as they
       arrive.
-    out: the file to which the answers are written.
+    output: the file to which the answers are written.
 
   Returns:
     The number of predictions.
@@ -244,9 +244,9 @@ def answer_lines(predictor: Predictor, source: str, out: IO[str]) -> int:
       so none of its lines has been answered.
   """
   if source == "-":
-    num_answered = _answer_stdin(predictor, out)
+    num_answered = _answer_stdin(predictor, output)
   else:
-    num_answered = _answer_file(predictor, source, out)
+    num_answered = _answer_file(predictor, source, output)
   if not num_answered:
     raise UserError(f"{'stdin' if source == '-' else source} has no lines.")
   return num_answered
@@ -274,5 +274,5 @@ def answer_file(
   """
   if target != "-":
     text_inputs.check_not_same_file(source, target)
-  with files.open_text_output(target) as out:
-    return answer_lines(open_predictor(), source, out)
+  with files.open_text_output(target) as output:
+    return answer_lines(open_predictor(), source, output)

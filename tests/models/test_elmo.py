@@ -60,7 +60,7 @@ def test_a_layer_equals_a_loop_over_single_words(unroll):
   )
   args = [params[name] for name in ("kernel", "bias", "projection")]
   for reverse in (False, True):
-    out, (_, last_outputs) = layer.apply(
+    outputs, (_, last_outputs) = layer.apply(
       {"params": params}, x, ids, reverse=reverse
     )
     for row, length in enumerate(lengths):
@@ -70,10 +70,10 @@ def test_a_layer_equals_a_loop_over_single_words(unroll):
       )
       np.testing.assert_allclose(last_outputs[row], expected[-1], atol=1e-5)
       expected = expected[::-1] if reverse else expected
-      np.testing.assert_allclose(out[row, :length], expected, atol=1e-5)
-      assert not np.asarray(out[row, length:]).any()
+      np.testing.assert_allclose(outputs[row, :length], expected, atol=1e-5)
+      assert not np.asarray(outputs[row, length:]).any()
     # The largest value is equal to the bound, so clipping acts.
-    assert np.isclose(abs(np.asarray(out)).max(), 0.3)
+    assert np.isclose(abs(np.asarray(outputs)).max(), 0.3)
 
 
 def test_vectors_do_not_depend_on_padding_or_batch(tiny_elmo):

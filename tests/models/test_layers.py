@@ -39,10 +39,10 @@ def test_fully_masked_row_is_finite(dtype):
   """
   qkv = jax.random.normal(jax.random.key(0), (2, 3, 2, 3, 4), dtype)
   bias, ids = jnp.zeros((2, 3, 4)), jnp.array([[0, 0, 0], [1, 1, 0]])
-  out, p = fast_jit(attention.attention)(qkv, bias, ids)
-  assert out.dtype == dtype and bool(jnp.isfinite(out).all())
-  assert p[1, :, :, 2].tolist() == [[0.0] * 3] * 2
-  np.testing.assert_allclose(p[0], 1 / 3, rtol=1e-6)
+  vectors, probabilities = fast_jit(attention.attention)(qkv, bias, ids)
+  assert vectors.dtype == dtype and bool(jnp.isfinite(vectors).all())
+  assert probabilities[1, :, :, 2].tolist() == [[0.0] * 3] * 2
+  np.testing.assert_allclose(probabilities[0], 1 / 3, rtol=1e-6)
 
   def total(x):
     return attention.attention(x, bias, ids)[0].astype(jnp.float32).sum()

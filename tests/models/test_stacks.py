@@ -180,8 +180,8 @@ def test_each_use_of_a_layer_has_other_dropout(groups):
   bound = 5 * 0.5 / np.sqrt(masks[0].size)
   for i, mask in enumerate(masks):
     assert abs(mask.mean() - 0.5) < bound
-    for other in masks[:i]:
-      assert abs((mask == other).mean() - 0.5) < bound
+    for earlier_mask in masks[:i]:
+      assert abs((mask == earlier_mask).mean() - 0.5) < bound
 
 
 def test_dropout_comes_before_the_residual_sum():

@@ -75,7 +75,7 @@ def logits_of_all_positions(params, batch, encoder):
   module = heads.ForPreTraining(encoder, pairs=False)
   shape = batch["input_ids"].shape
   columns = jnp.broadcast_to(jnp.arange(shape[1]), shape)
-  out = fast_jit(module.apply)(
+  outputs = fast_jit(module.apply)(
     {"params": params}, batch | {"mlm_positions": columns}
   )
   hidden, _ = fast_jit(encoder.apply)(
@@ -84,7 +84,7 @@ def logits_of_all_positions(params, batch, encoder):
     None,
     batch["sequence_ids"],
   )
-  return np.asarray(out["mlm_logits"], np.float64), np.asarray(hidden)
+  return np.asarray(outputs["mlm_logits"], np.float64), np.asarray(hidden)
 
 
 @pytest.mark.parametrize("kl_tokens", ["all", "masked"])

@@ -89,10 +89,10 @@ def start_run(config, capsys=None):
   return arrays, [line.strip() for line in lines]
 
 
-def assert_equal_arrays(arrays, others, names):
+def assert_equal_arrays(arrays, expected_arrays, names):
   assert names
   for name in names:
-    np.testing.assert_array_equal(arrays[name], others[name], name)
+    np.testing.assert_array_equal(arrays[name], expected_arrays[name], name)
 
 
 def assert_losses_agree(rows, losses):

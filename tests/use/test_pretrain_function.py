@@ -238,12 +238,12 @@ def test_training_continues_from_a_model(first_run, tmp_path):
   assert continued.model.vocabulary.vocab_size == model.vocabulary.vocab_size
   assert continued.model.config["head"] == model.config["head"]
   # The rate is too small to change a parameter.
-  old, new = (
+  old_embeddings, new_embeddings = (
     trained_model.params["encoder"]["embeddings"]
     for trained_model in (model, continued.model)
   )
   np.testing.assert_array_equal(
-    new["word"]["embedding"], old["word"]["embedding"]
+    new_embeddings["word"]["embedding"], old_embeddings["word"]["embedding"]
   )
 
 

@@ -114,8 +114,8 @@ def test_a_line_is_answered_while_the_pipe_is_open(models_folder):
       begin = time.monotonic()
       line = json.dumps({"id": number, "text": "red cat"}) + "\n"
       # A line may come in two parts.
-      for part in (line[:9], line[9:]):
-        process.stdin.write(part)
+      for half_line in (line[:9], line[9:]):
+        process.stdin.write(half_line)
         process.stdin.flush()
       assert json.loads(process.stdout.readline())["id"] == number
       answer_seconds.append(time.monotonic() - begin)

@@ -88,10 +88,10 @@ def test_options_of_open_model_may_change_no_sizes(tmp_path):
   assert encoder.dtype == jnp.bfloat16 and encoder.unroll == 2
   batch = {"input_ids": jnp.array([[2, 5]])}
   collect = functools.partial(bfloat16_model.module.apply, collect=True)
-  out = fast_jit(collect)({"params": bfloat16_model.params}, batch)
-  assert out["hidden_states"].dtype == jnp.bfloat16
-  assert out["pooled"].shape == (1, 8)
-  assert out["attention"].shape == (2, 1, 2, 2, 2)
+  outputs = fast_jit(collect)({"params": bfloat16_model.params}, batch)
+  assert outputs["hidden_states"].dtype == jnp.bfloat16
+  assert outputs["pooled"].shape == (1, 8)
+  assert outputs["attention"].shape == (2, 1, 2, 2, 2)
   for options in ({"hidden": 16}, {"vocab_multiple": 2}):
     with pytest.raises(ValueError, match="may not be given"):
       open_model(path, **options)

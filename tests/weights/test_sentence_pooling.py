@@ -52,11 +52,11 @@ def write_model(
 def run_features(tmp_path, capsys, model, *flags):
   """Runs the verb `features`; returns the vectors and the text on stderr."""
   (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
-  out = tmp_path / "out.npz"
-  out.unlink(missing_ok=True)
-  files = ["--input", str(tmp_path / "in.txt"), "--output", str(out)]
+  output_path = tmp_path / "out.npz"
+  output_path.unlink(missing_ok=True)
+  files = ["--input", str(tmp_path / "in.txt"), "--output", str(output_path)]
   execute(["features", "--model", model, *files, *flags])
-  return np.load(out)["vectors"], capsys.readouterr().err
+  return np.load(output_path)["vectors"], capsys.readouterr().err
 
 
 def expected_vectors(model, mode):
