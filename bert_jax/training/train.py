@@ -300,21 +300,23 @@ def run(
       state, meta = make_first_state(setup, saver)
     # Write config.json only now: `make_first_state` has checked that the
     # folder's checkpoints belong to this run.
-    tokenizer = setup.data_folders[0].tokenizer_files()
-    print_changed_tokenizer(workdir, meta.get("tokenizer"))
-    write_config_and_tokenizer(workdir, config, tokenizer)
-    saver.set_run_metadata(config, tokenizer)
+    with logging.watch_run("writing the config and the tokenizer"):
+      tokenizer = setup.data_folders[0].tokenizer_files()
+      print_changed_tokenizer(workdir, meta.get("tokenizer"))
+      write_config_and_tokenizer(workdir, config, tokenizer)
+      saver.set_run_metadata(config, tokenizer)
     with logging.watch_run("counting the text that the rows hold"):
       print_text_coverage(setup)
     is_pending = meta.get("pending", False)
-    logger = logging.Logger(
-      workdir,
-      int(state.step),
-      parsed_config.steps,
-      meta.get("log"),
-      repeats_evaluation=is_pending,
-      on_row=on_row,
-    )
+    with logging.watch_run("opening the run's logs"):
+      logger = logging.Logger(
+        workdir,
+        int(state.step),
+        parsed_config.steps,
+        meta.get("log"),
+        repeats_evaluation=is_pending,
+        on_row=on_row,
+      )
     stack.callback(logger.close)
     progress = loop.RunProgress(
       state,
