@@ -74,7 +74,8 @@ def test_stdout_has_only_json(models_folder, tmp_path, monkeypatch, capsys):
   execute(["likelihood", *flags])
   printed = capsys.readouterr()
   assert json.loads(printed.out)["cloze"]["texts"] == 1
-  assert printed.err.startswith("cloze: accuracy")
+  # A slow machine also prints what takes long, before this line.
+  assert printed.err.splitlines()[-1].startswith("cloze: accuracy")
 
 
 FLAGS_BY_VERB = {
