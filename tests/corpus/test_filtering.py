@@ -373,7 +373,7 @@ def test_bad_filters_are_refused(
   assert names_in(tmp_path) == names_before
 
 
-def test_near_duplicates_need_datasketch(tmp_path, vocab_path, monkeypatch):
+def test_near_duplicates_need_datasketch(vocab_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "datasketch", None)
   message = r"near-duplicates needs the package datasketch; run `pip install"
   with pytest.raises(ValueError, match=message):

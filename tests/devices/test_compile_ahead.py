@@ -17,7 +17,7 @@ def make_shapes(length):
   return {k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in batch.items()}
 
 
-def test_a_length_begun_ahead_is_compiled_once_and_another_when_it_comes():
+def test_each_length_is_compiled_once_ahead_or_when_it_comes():
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   traced_shapes = []
 

@@ -40,7 +40,7 @@ CASES = {
 
 
 @functools.cache
-def make_batches(case):
+def make_objective_and_batches(case):
   """Returns an objective, parameters, packed rows, and unpacked rows."""
   builder, options, model, objective_options, objective = CASES[case]
   docs = random_documents(60, 0, VOCAB_SIZE, max_sentences=4, max_words=8)
@@ -88,7 +88,7 @@ def losses(case, params, batch, shift=0.0):
       else out
     )
 
-  objective = make_batches(case)[0]
+  objective = make_objective_and_batches(case)[0]
   with nn.intercept_methods(add):
     sums, _ = objective.loss(params, {}, {}, batch, jax.random.key(0), False)
   return {name: sums[name] for name in objective.coefficients}
@@ -115,7 +115,7 @@ def test_a_packed_row_trains_as_its_sequences_alone(case):
   1e-6 of the largest value in all arrays is added to this tolerance, since the
   gradient of a key's bias consists of rounding errors only.
   """
-  _, params, batch, unpacked_batch = make_batches(case)
+  _, params, batch, unpacked_batch = make_objective_and_batches(case)
   assert len(unpacked_batch["input_ids"]) >= 3 * NUM_ROWS
   value_and_grad = fast_jit(
     jax.value_and_grad(functools.partial(total_loss, case))
@@ -178,7 +178,7 @@ def with_other_tokens(batch, sequence_number):
 @pytest.mark.parametrize("case", CASES)
 def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
   """The unchanged sequences keep all bits of their states and gradients."""
-  _, params, batch, _ = make_batches(case)
+  _, params, batch, _ = make_objective_and_batches(case)
   changed_batch, is_inside = with_other_tokens(batch, sequence_number)
   family = models.family(CASES[case][2]["family"])
   encoder = family.build(CASES[case][2]["variant"], **SIZES)
@@ -202,7 +202,7 @@ def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
 @pytest.mark.parametrize("case", CASES)
 def test_a_sequences_loss_reaches_no_other_embeddings(case):
   """If only sequence 2 has a loss, only its embeddings get a gradient."""
-  _, params, batch, _ = make_batches(case)
+  _, params, batch, _ = make_objective_and_batches(case)
   in_sequence_2 = batch["sequence_ids"] == 2
   batch_with_one_loss = dict(batch)
   if "lm_weights" in batch:

@@ -99,7 +99,7 @@ def run_command(verb, **values):
   execute([verb, *(f"--{name.replace('_', '-')}={v}" for name, v in flags)])
 
 
-def test_odd_lines_are_predicted(models_folder, tmp_path, monkeypatch):
+def test_odd_lines_are_predicted(models_folder, tmp_path):
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   lines = b'{"words": ["cat", "\\ud800", ""]}\r\n{"text": " "}'
   source.write_bytes(b"\xef\xbb\xbf" + lines)
@@ -172,7 +172,7 @@ def test_no_answer_is_only_for_question_models(models_folder):
     )
 
 
-def test_evaluate_says_what_is_wrong(models_folder, tmp_path, monkeypatch):
+def test_evaluate_says_what_is_wrong(models_folder, tmp_path):
   folder = tiny_tasks.write_task(tmp_path / "task")
   long_folder = str(tmp_path / "long")
   task = tiny_tasks.TASKS["classification"]

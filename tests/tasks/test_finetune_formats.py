@@ -63,7 +63,7 @@ def test_a_conll_file_has_words_and_both_tags(tmp_path):
   assert read_text(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
 
 
-def test_glue_files_hold_index_and_prediction(tmp_path, monkeypatch, capsys):
+def test_glue_files_hold_index_and_prediction(tmp_path, capsys):
   class_names = ("entailment", "not_entailment")
   cases = [
     (make_task("classification", BINARY, name="cola"), ["1", "0"], "1 0"),

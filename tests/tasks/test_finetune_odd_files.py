@@ -73,7 +73,7 @@ def test_true_and_false_are_no_numbers(tmp_path, value, word):
   assert [e["label"] for e in examples] == [1.0, 0.0]
 
 
-def test_labels_and_columns_with_commas_are_quoted(tmp_path, monkeypatch):
+def test_labels_and_columns_with_commas_are_quoted(tmp_path):
   content = 'text,"label, mine"\na,"no, thanks"\nb,yes\n'
   path = files.write_text(tmp_path / "a.csv", content)
   flags = dict(task="mine", input=f"train={path}", output=tmp_path / "out")

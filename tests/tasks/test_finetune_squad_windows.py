@@ -246,7 +246,7 @@ def test_files_of_both_squad_versions_are_read(tmp_path):
 
 
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
-def test_answers_of_real_questions_are_found(tmp_path):
+def test_answers_of_real_questions_are_found():
   vocabulary = files.load_vocabulary(
     f"{DATA}/vocab/bert-base-uncased-vocab.txt"
   )

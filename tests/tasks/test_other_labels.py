@@ -444,7 +444,7 @@ def test_all_numbers_of_a_regression_by_name(tmp_path):
       )
 
 
-def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
+def test_the_command_says_how_labels_are_read(tmp_path, capsys):
   path = write_csv(tmp_path / "a.csv", ["[0, 1]", "[1, 0]"])
   flags = ["--task=mine", "--kind=multi_label", f"--columns={COLUMNS}"]
   flags += [

@@ -96,7 +96,7 @@ def test_options_that_were_equal_before_are_not_counted(tmp_path):
   ) == ({CUT: 4}, 3)
 
 
-def test_the_command_prints_the_examples(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_examples(tmp_path, capsys):
   """A printed line has the number of examples of a note, and their ids."""
   header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
   examples = [

@@ -108,7 +108,7 @@ def test_the_error_of_a_bad_flag_is_the_last_line(flag, parts_of_message):
     (["zzzz=1"], "quickstart.py has no such key."),
   ],
 )
-def test_a_flag_of_the_wrong_type_is_refused(monkeypatch, arguments, message):
+def test_a_flag_of_the_wrong_type_is_refused(arguments, message):
   path = f"{ROOT}/configs/quickstart.py"
   argv = ["train", f"--config={path}", "--workdir=unused"]
   argv += [f"--config.{arguments[0]}", *arguments[1:]]
@@ -116,7 +116,7 @@ def test_a_flag_of_the_wrong_type_is_refused(monkeypatch, arguments, message):
     execute(argv)
 
 
-def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
+def test_sizes_that_the_variant_has_can_be_set():
   """Flags set sizes, although the config file sets only `model.variant`."""
   argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
@@ -152,7 +152,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
     ("configs/elmo.py:original", "model.filters=3", "must be a list in brack"),
   ],
 )
-def test_a_bad_size_flag_is_refused(monkeypatch, path, flag, message):
+def test_a_bad_size_flag_is_refused(path, flag, message):
   path = str(pathlib.Path(ROOT) / path)
   argv = ["train", f"--config={path}", "--workdir=unused", f"--config.{flag}"]
   with pytest.raises(SystemExit, match=f"^error: .*{re.escape(message)}"):
@@ -425,9 +425,7 @@ def test_every_config_trains_or_builds(
     )
 
 
-def test_random_share_may_be_a_number(
-  data_folder, tmp_path, compilation_cache, monkeypatch
-):
+def test_random_share_may_be_a_number(data_folder, tmp_path, compilation_cache):
   """A flag may give a number for a key whose default is text."""
   config = configs.read(BERT, [("data.random_share", "0.5")])
   config = shrink_config(config, data_folder)

@@ -167,9 +167,7 @@ def assert_valid_predictions(kind, predictions):
       assert np.isfinite(prediction["score"])
 
 
-def test_commands_need_nothing_but_the_file(
-  model_folders, tmp_path, monkeypatch, capsys
-):
+def test_commands_need_nothing_but_the_file(model_folders, tmp_path, capsys):
   path = str(tmp_path / "model.bin")
   arguments = ["--model", model_folders["classification"], "--output", path]
   execute(["export", *arguments, "--lengths", "32,512"])
@@ -293,9 +291,7 @@ def write_changed_copy(path, old, **changes):
   return str(path)
 
 
-def test_a_damaged_file_is_refused_in_a_sentence(
-  exported_path, tmp_path, monkeypatch
-):
+def test_a_damaged_file_is_refused_in_a_sentence(exported_path, tmp_path):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   (tmp_path / "cut").write_bytes(content[: len(content) // 2])
   with zipfile.ZipFile(exported_path) as f:
@@ -345,9 +341,7 @@ def assert_command_error(expected, verb, *arguments):
   assert "\n" not in str(exit_info.value)
 
 
-def test_what_cannot_be_exported_is_refused(
-  model_folders, tmp_path, monkeypatch
-):
+def test_what_cannot_be_exported_is_refused(model_folders, tmp_path):
   encoder_path = tiny_models.write_model(tmp_path / "bare", "bert")
   output = str(tmp_path / "out")
   for expected, *arguments in (

@@ -63,7 +63,7 @@ def test_notes_are_not_among_the_predictions(
   assert "note: " in printed.err and "something to say" in printed.err
 
 
-def test_stdout_has_only_json(models_folder, tmp_path, monkeypatch, capsys):
+def test_stdout_has_only_json(models_folder, tmp_path, capsys):
   lines = [{"text": "red [MASK]", "answer": "cat"}]
   cloze = files.write_jsonl(tmp_path / "a.jsonl", lines)
   flags = [

@@ -88,7 +88,7 @@ def test_opening_a_run_prints_no_warning_of_orbax(run):
   "name, step", [("", 12), ("@best", 8), ("@4", 4), ("@012", 12)]
 )
 def test_every_reader_opens_the_checkpoint_that_is_named(
-  run, tmp_path, monkeypatch, name, step
+  run, tmp_path, name, step
 ):
   path = f"{run}{name}"
   assert step_of(loading.read(path)) == step
@@ -104,9 +104,7 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
   np.testing.assert_array_equal(table, word_table(step))
 
 
-def test_best_may_be_an_argument_or_a_part_of_the_path(
-  run, tmp_path, monkeypatch
-):
+def test_best_may_be_an_argument_or_a_part_of_the_path(run, tmp_path):
   assert step_of(runs.read(str(run), best=True)) == 8
   assert step_of(runs.read(f"{run}@best", best=True)) == 8
   with pytest.raises(ValueError, match="name a step or the best one, not both"):
