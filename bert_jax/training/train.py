@@ -224,16 +224,18 @@ def finished_step(config: dict[str, Any], workdir: str) -> int | None:
       return None
     old_settings = run_config.flatten(old_config)
     settings = run_config.flatten(json.loads(json.dumps(config)))
-    changed_keys = [
+    changed_keys = {
       key
       for key, setting in settings.items()
       if setting is not None and setting != old_settings.get(key)
-    ]
+    }
     if not all(map(run_config.restart_may_change, changed_keys)):
       return None
   except (UserError, KeyError):
     return None
-  for key in changed_keys:
+  # A run of an earlier version lacks some keys. The folder of the data may move
+  # with the run.
+  for key in sorted(changed_keys & old_settings.keys() - {"data.path"}):
     change = f"{old_settings.get(key)!r} -> {settings[key]!r}"
     say(f"changed: {key_name(key)}: {change}")
   return step

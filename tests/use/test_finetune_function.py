@@ -174,6 +174,11 @@ def test_a_complete_run_returns_at_once(
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)
+  bert_jax.finetune(
+    "mini", ROWS, config=config, workdir=first_run.workdir, **OPTIONS
+  )
+  change = f"changed: model: {model_path!r} -> 'mini'\n"
+  assert change in capsys.readouterr().err
   with pytest.raises(AssertionError, match="the run is complete"):
     options = OPTIONS | {"epochs": 3}
     bert_jax.finetune(
