@@ -64,7 +64,7 @@ def test_rows_over_the_longest_length_are_refused(name):
   assert module.max_length == (38 if name == "roberta" else 40)
   ids = jnp.ones((1, module.max_length + 1), jnp.int32)
   with pytest.raises(
-    ValueError, match=f"length {module.max_length + 1} is ove"
+    ValueError, match=f"length {module.max_length + 1} is over"
   ):
     jax.eval_shape(module.init, jax.random.key(0), ids)
 

@@ -11,7 +11,8 @@ import bert_jax
 from bert_jax.messages import UserError
 from bert_jax.weights import load, shipped
 
-MAX_BYTES = 10_000_000  # of all files, with the vocabulary and the card
+# The most bytes of all shipped files, with the vocabulary and the card.
+MAX_BYTES = 10_000_000
 
 
 def test_shipped_files_are_smaller_than_10_mb():
