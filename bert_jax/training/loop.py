@@ -426,6 +426,7 @@ def save_checkpoint(
   )
   if setup.task:
     meta["task"] = encoded_rows.task_fields(setup.task)
-  with log.count_wait("checkpoint"):
+  title = f"copying the state of step {step} for its checkpoint"
+  with log.report_progress(title), log.count_wait("checkpoint"):
     file_state, checksums = make_snapshot(step, progress.state)
     saver.save(step, file_state, meta, cost, phase.index, checksums)
