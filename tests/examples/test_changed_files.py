@@ -214,7 +214,10 @@ def test_a_restart_says_what_was_changed(
   (run_copy / "config.json").write_text(json.dumps(config))
   printed = restart_output(data_folder, run_copy, capsys)
   assert "vocab.txt was changed or deleted, and is written again" in printed
-  assert "written: model.initializer_range is 0.5, was 0.05" in printed
+  assert (
+    "config.json was changed after the last checkpoint:"
+    " model.initializer_range is 0.5, was 0.05"
+  ) in printed
   assert untimed_rows(run_copy) == untimed_rows(finished_runs / "run")
   assert read_model(run_copy)[0] == read_model(finished_runs / "run")[0]
 
