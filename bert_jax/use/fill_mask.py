@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bert_jax.devices import sharding
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, by_caller
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.use import row_batches
 
@@ -162,8 +162,8 @@ def fill(
     )
   if not 1 <= top_k <= len(pieces):
     raise UserError(
-      f"{top_k} candidates for a mask are not possible; ask for 1 to"
-      f" {len(pieces)}, which is all pieces."
+      f"{by_caller('--top', 'top_k')}={top_k}: {top_k} candidates for a mask"
+      f" are not possible; ask for 1 to {len(pieces)}, which is all pieces."
     )
   rows, positions = encode(model, texts)
   masks_of_texts: list[list[Candidates]] = [[] for _ in texts]

@@ -360,7 +360,9 @@ class Model:
       UserError: the model fills no masks, or a text has no mask or is too long.
     """
     self._check_method("fill_mask")
-    top_k = arguments.check_count("top_k", top_k)
+    # `fill_mask.fill` checks that the model has as many pieces.
+    option = messages.by_caller("--top", "top_k")
+    top_k = arguments.check_count(option, top_k, -arguments.MAX_COUNT)
     is_collection, strings = _texts_as_strings(texts)
     model = self._generator_or_model
     with Progress("fill_mask", len(strings), "texts") as progress:

@@ -69,7 +69,7 @@ def test_json_has_an_object_for_each_text(workdir, capsys):
     (["w9 [mask]"], "no [MASK]"),
     ([" ".join(["w9"] * 600) + " [MASK]"], "603 tokens"),
     (["--model", "RUN@7", "[MASK]"], "no step 7"),
-    (["--top", "0", "[MASK]"], "0 candidates for a mask are not possible"),
+    (["--top", "0", "[MASK]"], "--top=0: 0 candidates for a mask are not"),
   ],
 )
 def test_bad_input_gets_one_sentence(workdir, arguments, message):

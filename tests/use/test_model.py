@@ -427,6 +427,9 @@ def test_wrong_options_are_named(classifier, masked_lm, tmp_path):
     message = f"^top_k={re.escape(repr(number))} must be a whole number.$"
     with pytest.raises(UserError, match=message):
       masked_lm.fill_mask("a [MASK]", top_k=number)
+  message = "^top_k=999: 999 candidates for a mask are not possible; ask for 1"
+  with pytest.raises(UserError, match=message):
+    masked_lm.fill_mask("a [MASK]", top_k=999)
   with pytest.raises(UserError, match="normalize=1 must be True or False"):
     masked_lm.features("cat", normalize=1)
   for layers in (1.5, [True], ["1"], None):
