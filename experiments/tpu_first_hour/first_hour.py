@@ -3,7 +3,7 @@
   python -m experiments.tpu_first_hour.first_hour --workdir first_hour
 
 It needs one TPU VM whose chips are a whole slice, the package with the extras
-`tpu` and `text`, and about an hour. It runs commands of the package, one after
+`tpu` and `data`, and about an hour. It runs commands of the package, one after
 the other:
 
 1. `prepare`: the text of the quickstart (docstrings), unless --data names a
