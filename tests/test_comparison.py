@@ -1,4 +1,5 @@
 import importlib
+import argparse
 import json
 import pathlib
 import sys
@@ -119,6 +120,32 @@ def test_table_row_has_medians(compare, tmp_path):
     records.write({"scores": [{"matthews": score}]}, "gpt", 0, "cola", seed)
   assert compare.table_row(records, "gpt", 0) == (
     "| gpt | 2.0 | 1,000 | 3 | 4.0 | 5 | 7.00 |  |  | 20.0 (3) |  |  |"
+  )
+
+
+def test_results_have_every_piece(compare, tmp_path, capsys):
+  records = compare.Records(str(tmp_path))
+  records.write(dict(seconds=5.0, curve=[1]), "gpt", 0, "train")
+  blimp = dict(
+    method="likelihood",
+    accuracy=0.6,
+    phenomena={"binding": dict(accuracy=0.7, files=7)},
+  )
+  records.write(blimp, "gpt", 0, "blimp")
+  for seed, score in enumerate([0.1, 0.5]):
+    records.write({"scores": [{"matthews": score}]}, "gpt", 0, "cola", seed)
+  speed = dict(encoder_parameters=7, rows_512=dict(rows_per_second=9.0))
+  records.write(speed, "gpt", 0, "speed")
+  capsys.readouterr()
+  compare.print_results(argparse.Namespace(workdir=str(tmp_path), seed=0))
+  assert json.loads(capsys.readouterr().out) == dict(
+    system="gpt",
+    seconds=5.0,
+    curve=[1],
+    blimp=dict(method="likelihood", accuracy=0.6, phenomena={"binding": 0.7}),
+    cola=[0.1, 0.5],
+    encoder_parameters=7,
+    encoder_rows_per_second={"512": 9.0},
   )
 
 

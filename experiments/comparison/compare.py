@@ -585,10 +585,58 @@ def print_table(args: argparse.Namespace) -> None:
       print(row)
 
 
+def result(records: Records, name: str, seed: int) -> dict[str, Any]:
+  """Returns all numbers of a system in one dict; {} if it was not trained."""
+  training = records.read(name, seed, "train")
+  if not training:
+    return {}
+  collected = {"system": name, **training}
+  if heldout := records.read(name, seed, "heldout"):
+    collected["heldout_mlm_loss"] = heldout["mlm_loss"]
+  if blimp := records.read(name, seed, "blimp"):
+    collected["blimp"] = {
+      "method": blimp["method"],
+      "accuracy": blimp["accuracy"],
+      "phenomena": {k: v["accuracy"] for k, v in blimp["phenomena"].items()},
+    }
+  for task in TASKS:
+    scores = [
+      last_score(piece["scores"])
+      for task_seed in range(9)
+      if (piece := records.read(name, seed, task, task_seed))
+    ]
+    if scores:
+      collected[task] = scores
+  if speed := records.read(name, seed, "speed"):
+    collected["encoder_parameters"] = speed["encoder_parameters"]
+    collected["encoder_rows_per_second"] = {
+      key.removeprefix("rows_"): value["rows_per_second"]
+      for key, value in speed.items()
+      if key.startswith("rows_")
+    }
+  if features := records.read(name, seed, "features"):
+    collected["wnut17_features"] = {
+      piece["features"]: piece["best"]["test"] for piece in features["features"]
+    }
+  return collected
+
+
+def print_results(args: argparse.Namespace) -> None:
+  """Prints a JSON line for each system that was trained."""
+  records = Records(args.workdir)
+  for name in systems.NAMES:
+    if collected := result(records, name, args.seed):
+      print(json.dumps(collected))
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   verbs = parser.add_subparsers(dest="verb", required=True)
-  for verb, function in (("train", train_all), ("table", print_table)):
+  for verb, function in (
+    ("train", train_all),
+    ("table", print_table),
+    ("results", print_results),
+  ):
     subparser = verbs.add_parser(verb)
     subparser.set_defaults(function=function)
     subparser.add_argument("--workdir", type=os.path.abspath, required=True)
