@@ -1,5 +1,5 @@
-import importlib
 import argparse
+import importlib
 import json
 import pathlib
 import sys
