@@ -50,7 +50,7 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   "auto" chooses the fastest implementation for the platform of `device_in_use`:
 
     option       on a GPU in 16 bits  otherwise
-    attention    triton               xla
+    attention    triton               xla, but see `choose_attention`
     elementwise  triton               xla
     products     dtype                dtype
 
@@ -86,6 +86,39 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
       f" {device_kind!r}; set model.{option}='auto'."
     )
   return name
+
+
+def choose_attention(
+  name: str, dtype: jnp.dtype, length: int, heads: int, head_dim: int
+) -> str:
+  """Chooses the implementation of attention, for rows of a known length.
+
+  This is `choose_implementation`, but "auto" also chooses the kernel for TPUs:
+  from v4 on, in 16 bits, for rows of 128, 256, 384 or 512 tokens, if the heads
+  of a device fill registers of 128 columns. By the compiler's estimate, and a
+  model of the kernel, these steps are faster with it (docs/tpu.md).
+
+  Args:
+    name: "auto" or one of `IMPLEMENTATIONS["attention"]`.
+    dtype: the dtype of the computation.
+    length: the number of tokens of a row.
+    heads: the number of heads, on all devices.
+    head_dim: the width of a head.
+
+  Raises:
+    ValueError: see `choose_implementation`.
+  """
+  kind = device_in_use().device_kind
+  if name == "auto" and kind.startswith("TPU") and kind[5:6] not in "23":
+    mesh = jax.sharding.get_abstract_mesh()
+    columns = heads // mesh.shape.get("tensor", 1) * head_dim
+    if (
+      jnp.dtype(dtype).itemsize == 2
+      and length in range(128, 513, 128)
+      and columns % 128 == 0 == 128 % head_dim
+    ):
+      return "tpu"
+  return choose_implementation("attention", name, dtype)
 
 
 def hash_uint32(x: Numbers) -> Numbers:

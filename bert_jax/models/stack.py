@@ -181,10 +181,14 @@ class Stack(nn.Module):
       },
     )
     fields = dict(self.layer)
-    for name in fused.IMPLEMENTATIONS:
+    for name in ("elementwise", "products"):
       fields[name] = fused.choose_implementation(
         name, fields[name], fields["dtype"]
       )
+    heads, (_, length, width) = fields["heads"], x.shape
+    fields["attention"] = fused.choose_attention(
+      fields["attention"], fields["dtype"], length, heads, width // heads
+    )
     if collect:
       # Only "xla" returns the probabilities.
       fields["attention"] = "xla"

@@ -66,8 +66,12 @@ def activation_bytes(
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   rows = phase.batch_size / phase.num_micro_batches / shards
   with sharding.use_mesh(mesh):
-    attention = fused.choose_implementation(
-      "attention", encoder.attention, encoder.dtype
+    attention = fused.choose_attention(
+      encoder.attention,
+      encoder.dtype,
+      length,
+      encoder.heads,
+      encoder.hidden // encoder.heads,
     )
   bytes_per_number = 34.0
   if attention == "xla":

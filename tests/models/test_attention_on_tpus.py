@@ -5,9 +5,12 @@ The two forms differ only in the order of their sums, so they agree within 2e-6
 of the largest value.
 """
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tiny_families import fast_jit
 
 from bert_jax.kernels import fused, tpu_attention
@@ -75,3 +78,31 @@ def test_three_projections_equal_the_stacked_one(monkeypatch):
     np.testing.assert_allclose(
       result, expected_result, atol=2e-6 * scale, rtol=0
     )
+
+
+@pytest.mark.parametrize(
+  "kind, dtype, length, heads, head_dim, expected",
+  [
+    ("TPU v5 lite", jnp.bfloat16, 512, 12, 64, "tpu"),
+    ("TPU v4", jnp.bfloat16, 128, 16, 64, "tpu"),
+    ("TPU v3", jnp.bfloat16, 512, 12, 64, "xla"),
+    ("TPU v4", jnp.float32, 512, 12, 64, "xla"),
+    ("TPU v4", jnp.bfloat16, 64, 12, 64, "xla"),
+    ("TPU v4", jnp.bfloat16, 200, 12, 64, "xla"),
+    ("TPU v4", jnp.bfloat16, 640, 12, 64, "xla"),
+    # TinyBERT's heads have 26 columns, and 3 heads of 64 leave half a register.
+    ("TPU v4", jnp.bfloat16, 128, 12, 26, "xla"),
+    ("TPU v4", jnp.bfloat16, 128, 3, 64, "xla"),
+    ("cpu", jnp.bfloat16, 512, 12, 64, "xla"),
+  ],
+)
+def test_auto_chooses_the_kernel_where_it_is_faster(
+  monkeypatch, kind, dtype, length, heads, head_dim, expected
+):
+  device = types.SimpleNamespace(
+    device_kind=kind, platform=kind.split()[0].lower()
+  )
+  monkeypatch.setattr(fused, "device_in_use", lambda: device)
+  arguments = dtype, length, heads, head_dim
+  assert fused.choose_attention("auto", *arguments) == expected
+  assert fused.choose_attention("xla", *arguments) == "xla"

@@ -29,7 +29,7 @@ def mesh():
 @pytest.fixture
 def with_kernel(monkeypatch):
   """Lets "auto" choose the TPUs' kernel for attention."""
-  monkeypatch.setattr(fused, "choose_implementation", lambda *_: "tpu")
+  monkeypatch.setattr(fused, "choose_attention", lambda *_: "tpu")
 
 
 def test_activations_follow_the_published_formula(mesh):
