@@ -11,8 +11,9 @@ the other:
 2. `train`, for each config: some steps of each phase with batches of the
    published size, a profile of the last steps, and no evaluation.
 3. `compile --cycles`, for the same steps: the estimate.
-4. `train` twice on a tiny model: once without a stop, and once stopped by
-   SIGTERM and continued. The losses must be equal.
+4. `train` three times on a tiny model: once without a stop, once stopped by
+   SIGTERM and continued, and once without the kernel for attention. The first
+   two must have equal losses, the third nearly equal ones.
 
 Each result is a line of WORKDIR/results.jsonl. A second run of the same command
 leaves out what is there already. `--print` prints the table of a finished
@@ -191,7 +192,7 @@ def measure_config(
 def measure_restart(
   data: str, workdir: pathlib.Path, flags: list[str]
 ) -> dict[str, Any]:
-  """Compares a run that is stopped and continued with an uninterrupted run."""
+  """Compares an uninterrupted run with two others; see the module."""
   common = (
     *("--config", "bert:tiny"),
     f"--config.data.path={data}",
@@ -204,19 +205,29 @@ def measure_restart(
     "train", *common, "--workdir", str(stopped), stop_after="step 160"
   )
   output = run_command("train", *common, "--workdir", str(stopped))
-  losses = [
+  formula = workdir / "restart_without_kernel"
+  run_command(
+    *("train", *common, "--config.model.attention=xla"),
+    *("--workdir", str(formula)),
+  )
+  losses, stopped_losses, formula_losses = (
     {row["step"]: row["loss"] for row in read_metrics(folder)}
-    for folder in (whole, stopped)
-  ]
+    for folder in (whole, stopped, formula)
+  )
+
+  def largest_difference(other_losses: dict[int, float]) -> float:
+    return max(
+      abs(loss - other_losses.get(step, float("inf")))
+      for step, loss in losses.items()
+    )
+
   return dict(
     kind="restart",
     continued="continuing from step" in output,
-    steps=len(losses[0]),
-    is_equal=losses[0] == losses[1],
-    largest_difference=max(
-      abs(loss - losses[1].get(step, float("inf")))
-      for step, loss in losses[0].items()
-    ),
+    steps=len(losses),
+    is_equal=losses == stopped_losses,
+    largest_difference=largest_difference(stopped_losses),
+    largest_difference_without_kernel=largest_difference(formula_losses),
   )
 
 
@@ -242,6 +253,8 @@ def print_table(records: list[dict[str, Any]]) -> None:
       print(
         f"\nA run that was stopped and continued is {word} to one that was not"
         f" (largest difference of a loss: {record['largest_difference']})."
+        " Without the kernel for attention, the largest difference is"
+        f" {record['largest_difference_without_kernel']}."
       )
 
 
