@@ -93,6 +93,8 @@ class StepToCompile:
     flops: FLOPs of a step on the whole slice, as the model counts them.
     remat: the model's remat setting.
     splits_update: True if the devices split the update.
+    gradient_bytes: the bytes of the float32 gradients that a device computes,
+      before it keeps a part of them.
   """
 
   phase: phases.Phase
@@ -102,6 +104,7 @@ class StepToCompile:
   flops: float
   remat: bool | None
   splits_update: bool
+  gradient_bytes: int
 
 
 def compiler_versions() -> dict[str, str]:
@@ -287,6 +290,7 @@ def make_step(
     flops,
     parsed_config.model.remat,
     splits_update,
+    bytes_per_device(sharding.with_shardings(mesh, boxed_params)),
   )
 
 
@@ -402,7 +406,7 @@ def compile_in_this_process(
     micro_batches=phase.num_micro_batches,
     hbm_bytes=memory.device_memory(step.mesh.devices.flat[0]),
     arguments_bytes=bytes_per_device(step.arguments),
-    gradient_bytes=bytes_per_device(step.arguments[0].params),
+    gradient_bytes=step.gradient_bytes,
     model_flops=step.flops / num_devices,
   )
   yield report

@@ -140,7 +140,7 @@ def test_a_run_prints_its_held_out_losses(run_once, prepared, capsys):
   ][-1]
   assert f"held-out MLM loss: {last_row['mlm_loss']:.4f} nats" in printed
   assert f"held-out RTD loss: {last_row['rtd_loss']:.4f} nats" in printed
-  assert f"replaced share, {last_row['rtd_replaced']:.4f}" in printed
+  assert f"share of replaced tokens: {last_row['rtd_replaced']:.4f}" in printed
   assert last_row["loss"] == pytest.approx(
     last_row["mlm_loss"] + 50 * last_row["rtd_loss"], rel=1e-5
   )
