@@ -29,7 +29,8 @@ from bert_jax.messages import DamagedFile, UserError, note_once, same_call
 
 # The type of a path that a caller gives: a str or a path object.
 PathLike = str | os.PathLike[str]
-# The digest of a file with more bytes takes seconds, so a line announces it.
+# A file with more bytes than this takes seconds to digest, so a line announces
+# it.
 _LARGE_BYTES = 2**32
 # The largest number of levels of nested JSON. Python's own limit of about 1,000
 # depends on the caller's depth, and the files that are read here need only a
@@ -159,10 +160,9 @@ def write_atomically(path: PathLike, content: str | bytes) -> None:
 def open_text_output(path: PathLike) -> Iterator[IO[str]]:
   """Opens a command's output, a UTF-8 text file; "-" is stdout.
 
-  A file gets its name only when it is complete. If the output is stdout, all
-  text that the program or a library prints besides it goes to stderr, so that
-  it does not mix with the data. A command opens its output before it loads
-  anything.
+  A file gets its name only when it is complete. If the output is stdout,
+  everything else that is printed goes to stderr, so that it does not mix with
+  the output. A command opens its output before it loads anything.
   """
   if path == "-":
     stdout = sys.stdout
@@ -188,7 +188,8 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
   Raises:
     OSError: the folder cannot be written; the error names `path`.
   """
-  # Do not use `resolve`: messages must name a link in the path, not its target.
+  # Do not use `resolve`: it follows links, and messages must show the path as
+  # the user gave it.
   target = pathlib.Path(os.path.abspath(path))  # noqa: PTH100
   temporary_folder = temporary_path(target)
   try:
@@ -329,16 +330,16 @@ def read_json(path: PathLike) -> Any:
 
 def read_json_object(
   path: PathLike,
-  if_missing: str = "; put back the file of this run",
-  if_damaged: str = "; put it back",
+  missing_advice: str = "; put back the file of this run",
+  damaged_advice: str = "; put it back",
 ) -> dict[str, Any]:
   """Reads a file that holds a JSON object.
 
   Args:
     path: the file.
-    if_missing: the end of the error message for a missing file. The default is
-      for a file of a run's folder.
-    if_damaged: the end of the error message for a file that is not JSON.
+    missing_advice: the end of the error message for a missing file. The default
+      is for a file of a run's folder.
+    damaged_advice: the end of the error message for a file that is not JSON.
 
   Raises:
     DamagedFile: the file is missing or damaged.
@@ -346,9 +347,9 @@ def read_json_object(
   try:
     content = read_json(path)
   except FileNotFoundError as e:
-    raise DamagedFile(f"{path} is missing{if_missing}.") from e
+    raise DamagedFile(f"{path} is missing{missing_advice}.") from e
   except ValueError as e:
-    raise DamagedFile(f"{path} is damaged ({e}){if_damaged}.") from e
+    raise DamagedFile(f"{path} is damaged ({e}){damaged_advice}.") from e
   if not isinstance(content, dict):
     raise DamagedFile(f"{path} is damaged: it holds no JSON object.")
   return content
@@ -468,7 +469,7 @@ class FileWatch:
       if current != remembered:
         yield path, "deleted" if current is None else "changed"
 
-  def check_data(self) -> None:
+  def check_run_data(self) -> None:
     """Raises ChangedData if a run's data were changed or deleted.
 
     It compares the files' states, and reads no content.
@@ -481,8 +482,8 @@ class FileWatch:
         " continues from the last checkpoint."
       )
 
-  def check_input(self) -> None:
-    """Raises ChangedInput if an input was changed or deleted."""
+  def check_command_input(self) -> None:
+    """Raises ChangedInput if a command's input was changed or deleted."""
     for path, change in self._changes():
       raise ChangedInput(
         f"{path} was {change} while it was read, so the text that was read is a"

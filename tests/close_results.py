@@ -9,7 +9,7 @@ def assert_close(left, right):
 
 
 def assert_same_results(left, right):
-  """Asserts that two results are equal, and their floats up to rounding."""
+  """Asserts that two results are equal; floats may differ by rounding."""
   assert isinstance(left, type(right)) or isinstance(right, type(left))
   if isinstance(left, dict):
     assert left.keys() == right.keys()

@@ -1,4 +1,4 @@
-"""Writes small files of tasks in their formats, and vocabularies for them."""
+"""Writes small files in the formats of the tasks, and small vocabularies."""
 
 import json
 import string
@@ -7,15 +7,15 @@ from bert_jax.text import open_vocabulary
 
 WORDS = ["a", "b", "the", "cat", "sat", "on", "mat", "dog", "ran", "good"]
 WORDS += ["bad", "film", "pure", "land", "school"]
-LETTERS = string.ascii_lowercase + string.digits + string.punctuation
+CHARACTERS = string.ascii_lowercase + string.digits + string.punctuation
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = list(
   dict.fromkeys(
     [
       *SPECIAL_TOKENS,
       *WORDS,
-      *LETTERS,
-      *(f"##{c}" for c in LETTERS),
+      *CHARACTERS,
+      *(f"##{c}" for c in CHARACTERS),
       "é",
       "##é",
     ]
@@ -67,9 +67,11 @@ def load_vocabulary(path):
 
 
 def squad_json(paragraphs):
-  """Returns SQuAD's JSON of [(context, [(id, question, answers)])].
+  """Returns JSON as in SQuAD's files.
 
-  The answers of a question are [(text, start)].
+  Args:
+    paragraphs: [(context, [(id, question, answers)])]; the answers of a
+      question are [(text, start)].
   """
   paragraph_dicts = []
   for context, questions in paragraphs:

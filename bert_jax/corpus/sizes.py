@@ -35,13 +35,14 @@ class LengthStatistics(NamedTuple):
   Attributes:
     mean_tokens: the mean number of tokens in a sentence.
     longest_sentence: the number of tokens in the longest sentence.
-    num_single: the number of documents with only one sentence.
+    num_single_sentence_documents: the number of documents with only one
+      sentence.
     num_documents: the number of documents.
   """
 
   mean_tokens: float
   longest_sentence: int
-  num_single: int
+  num_single_sentence_documents: int
   num_documents: int
 
 
@@ -97,11 +98,12 @@ def statistics_lines(
     statistics: the result of `measure_lengths`.
     formats: the formats in which the text was read.
   """
-  single_share = statistics.num_single / max(statistics.num_documents, 1)
+  num_single = statistics.num_single_sentence_documents
+  single_share = num_single / max(statistics.num_documents, 1)
   yield (
     f"{split}: {statistics.mean_tokens:.1f} tokens a sentence,"
     f" {statistics.longest_sentence:,} in the longest;"
-    f" {statistics.num_single:,} of {statistics.num_documents:,} documents"
+    f" {num_single:,} of {statistics.num_documents:,} documents"
     f" ({single_share:.1%}) are one sentence"
   )
   if split != "train":

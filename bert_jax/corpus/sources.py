@@ -214,11 +214,11 @@ def _file_source(path: str, format: str, errors: str) -> Source:
     try:
       yield from read_file(path, format, errors)
     except ValueError:
-      # If the file was changed while it was read, `check_input` raises an error
-      # that says so.
-      watch.check_input()
+      # If the file was changed while it was read, `check_command_input` raises
+      # an error that says so.
+      watch.check_command_input()
       raise
-    watch.check_input()
+    watch.check_command_input()
 
   version = [stat.st_size, stat.st_mtime_ns]
   return Source(path, format, stat.st_size, version, read)

@@ -1,8 +1,8 @@
 """Measures the share of the text that a recipe's rows hold, before training.
 
 A run prints this share, and the share of its pairs that are random. The two
-shares reveal text that was read by mistake as if each line were a sentence (see
-`corpus.sizes`).
+shares show a mistake that `corpus.sizes` describes. If each line was taken for
+a sentence, the first share is too small or the second too large.
 """
 
 import math
@@ -17,11 +17,11 @@ from bert_jax.corpus.sizes import count_long_sentences, measure_lengths
 from bert_jax.examples.recipes import Recipe
 from bert_jax.messages import by_caller
 
-# A run warns if rows hold a smaller share than this of the text's tokens.
+# A run warns if its rows hold less than this share of the text's tokens.
 # ELECTRA's rows of 128 tokens hold 0.86 of a text with ordinary sentences.
 MIN_HELD_SHARE = 0.75
-# A run warns if a larger share than this of the pairs is random. BERT's text
-# has about 0.57.
+# A run warns if more than this share of the pairs is random. BERT's text has
+# about 0.57.
 MAX_RANDOM_SHARE = 0.75
 # A corpus with more than SAMPLE_TOKENS tokens is measured by a sample of about
 # SAMPLE_TOKENS tokens, from SAMPLE_RANGES ranges of the corpus.
@@ -58,17 +58,19 @@ def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
   key = hashing.make_key("reach")
   num_tokens = num_held = num_pairs = num_random = 0
   for first, end_document in _document_ranges(corpus):
-    elements = recipe.index(corpus, first, end_document, key)
-    numbers = np.arange(len(elements), dtype=np.uint64)
-    sequences = recipe.find_texts(corpus, elements, numbers, key).reshape(-1)
-    sequences = sequences[sequences["length"] > 0]
-    offsets = np.asarray(corpus.documents[[first, end_document]])
-    begin, end = np.asarray(corpus.sentences)[offsets].tolist()
+    index = recipe.index(corpus, first, end_document, key)
+    numbers = np.arange(len(index), dtype=np.uint64)
+    # An item is a text or a pair of texts: `start`, `length`, `second_start`,
+    # `second_length` and `label`, see `rows.SEQUENCE_DTYPE`.
+    texts = recipe.find_texts(corpus, index, numbers, key).reshape(-1)
+    texts = texts[texts["length"] > 0]
+    sentence_range = np.asarray(corpus.documents[[first, end_document]])
+    begin, end = np.asarray(corpus.sentences)[sentence_range].tolist()
     num_tokens += end - begin
-    num_held += _count_held(sequences, begin, end)
+    num_held += _count_held(texts, begin, end)
     if recipe.has_pairs:
-      num_pairs += len(sequences)
-      num_random += _count_random(corpus, sequences)
+      num_pairs += len(texts)
+      num_random += _count_random(corpus, texts)
   random_share = num_random / num_pairs if num_pairs else None
   return Coverage(num_held / max(num_tokens, 1), random_share)
 
@@ -87,31 +89,33 @@ def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
     yield first, min(max(end, first + 1), corpus.num_documents)
 
 
-def _count_held(sequences: np.ndarray, begin: int, end: int) -> int:
-  """Counts tokens in [begin, end) that are in at least one sequence."""
-  start, length = sequences["start"], sequences["length"].astype(np.int64)
-  second = sequences["second_start"]
-  second_length = sequences["second_length"].astype(np.int64)
-  # ELECTRA's first segment may also take sentences that follow the beginning of
-  # the second segment. Count such a pair as one text of its total length.
+def _count_held(texts: np.ndarray, begin: int, end: int) -> int:
+  """Counts the tokens in [begin, end) that are in at least one text."""
+  start, length = texts["start"], texts["length"].astype(np.int64)
+  second = texts["second_start"]
+  second_length = texts["second_length"].astype(np.int64)
+  # In ELECTRA's pairs, sentences of the second text may move to the first text
+  # (see `rows.parts_with_moved_sentences`). `second_start` is then less than
+  # `start` + `length`. Count such a pair as one text of its total length.
   is_inside = (second_length > 0) & (start < second) & (second < start + length)
   length = np.where(is_inside, length + second_length, length)
   second_length = np.where(is_inside, 0, second_length)
-  count_change = np.zeros(end - begin + 1, np.int64)
+  # For each token: how many texts begin there, minus how many end before it.
+  change_of_texts = np.zeros(end - begin + 1, np.int64)
   for text_start, text_length in ((start, length), (second, second_length)):
-    np.add.at(count_change, np.clip(text_start, begin, end) - begin, 1)
-    np.add.at(
-      count_change, np.clip(text_start + text_length, begin, end) - begin, -1
-    )
-  return int(np.count_nonzero(np.cumsum(count_change[:-1]) > 0))
+    first_token = np.clip(text_start, begin, end) - begin
+    end_token = np.clip(text_start + text_length, begin, end) - begin
+    np.add.at(change_of_texts, first_token, 1)
+    np.add.at(change_of_texts, end_token, -1)
+  return int(np.count_nonzero(np.cumsum(change_of_texts[:-1]) > 0))
 
 
-def _count_random(corpus: Corpus, sequences: np.ndarray) -> int:
-  """Counts sequences whose two texts are from different documents."""
+def _count_random(corpus: Corpus, texts: np.ndarray) -> int:
+  """Counts the pairs whose two texts are from different documents."""
   documents = [
     np.searchsorted(
       corpus.documents,
-      np.searchsorted(corpus.sentences, sequences[name], "right") - 1,
+      np.searchsorted(corpus.sentences, texts[name], "right") - 1,
       "right",
     )
     for name in ("start", "second_start")
@@ -135,7 +139,8 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   statistics = measure_lengths(corpus.sentences, corpus.documents)
   if coverage.held_share < MIN_HELD_SHARE:
     format_advice = by_caller(
-      "with --format for plain text", "raise length, which is tokens of a row"
+      command="with --format for plain text",
+      python="raise `length`, the number of tokens in a row",
     )
     yield (
       f"warning: an epoch does not train on the other {1 - held_share:.1%} of"
@@ -147,19 +152,20 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
     return
   length = recipe.features["input_ids"][0][0]
   num_filling = count_long_sentences(corpus, length - _NUM_SPECIAL)
-  if num_filling > statistics.num_single:
+  num_single = statistics.num_single_sentence_documents
+  if num_filling > num_single:
     yield (
-      f"warning: each of {num_filling:,} of the {len(corpus.sentences) - 1:,}"
-      f" sentences fills a whole row of {length} tokens (and"
-      f" {statistics.num_single:,} other sentences are a whole document), so"
-      " the sentence after it is not in the row, and the model hardly learns"
-      " next sentences. Train with longer rows (data.length), prepare the text"
-      " with shorter sentences, or train without pairs."
+      f"warning: {num_filling:,} of the {len(corpus.sentences) - 1:,} sentences"
+      f" each fill a row of {length} tokens, so the next sentence does not fit."
+      f" {num_single:,} other sentences are a whole document and have no next"
+      " sentence. So the model hardly learns next sentences. Train with longer"
+      " rows (data.length), prepare the text with shorter sentences, or train"
+      " without pairs."
     )
   else:
     yield (
-      f"warning: {statistics.num_single:,} of {statistics.num_documents:,}"
-      " documents are one sentence and have no next sentence, so the model"
-      " hardly learns next sentences. Prepare the text with documents of"
-      " several sentences, or train without pairs."
+      f"warning: {num_single:,} of {statistics.num_documents:,} documents are"
+      " one sentence and have no next sentence, so the model hardly learns next"
+      " sentences. Prepare the text with documents of several sentences, or"
+      " train without pairs."
     )

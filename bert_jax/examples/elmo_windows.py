@@ -42,7 +42,7 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   """Returns the characters of words, see `text.characters`.
 
   Args:
-    corpus: a corpus that `check_words` has passed.
+    corpus: a corpus for which `check_words` raises no error.
     ids: the ids of words, integers of any shape [...].
 
   Returns:
@@ -55,24 +55,26 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   begin = spellings.bounds[ids]
   num_letters = (spellings.bounds[ids + 1] - begin)[:, None]
   column = np.arange(MAX_CHARS)
-  rows = np.full((len(ids), MAX_CHARS), PAD, np.int32)
+  chars_of_words = np.full((len(ids), MAX_CHARS), PAD, np.int32)
   is_letter = (column >= 1) & (column <= num_letters)
   lengths = num_letters[:, 0]
-  first_letters = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
-  rows[is_letter] = spellings.letter_bytes[
-    first_letters + np.arange(len(first_letters))
-  ]
-  rows[:, 0] = BEGIN_WORD
-  rows[np.arange(len(ids)), lengths + 1] = END_WORD
+  # Number the letters of all words 0, 1, ... The index of a letter in
+  # `spellings.letter_bytes` is its number plus its `offset_of_letter`, which is
+  # the same for all letters of a word.
+  offset_of_letter = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+  letter_indices = offset_of_letter + np.arange(len(offset_of_letter))
+  chars_of_words[is_letter] = spellings.letter_bytes[letter_indices]
+  chars_of_words[:, 0] = BEGIN_WORD
+  chars_of_words[np.arange(len(ids)), lengths + 1] = END_WORD
   for word_id, symbol in (
     (words.BEGIN_ID, BEGIN_SENTENCE),
     (words.END_ID, END_SENTENCE),
   ):
-    special_row = np.full(MAX_CHARS, PAD)
-    special_row[:3] = BEGIN_WORD, symbol, END_WORD
-    rows[ids == word_id] = special_row
-  rows += 1
-  return rows[inverse]
+    special_chars = np.full(MAX_CHARS, PAD)
+    special_chars[:3] = BEGIN_WORD, symbol, END_WORD
+    chars_of_words[ids == word_id] = special_chars
+  chars_of_words += 1
+  return chars_of_words[inverse]
 
 
 def _targets(
@@ -93,7 +95,9 @@ def _targets(
 def index_windows(
   corpus: Corpus, first_document: int, end_document: int, key: int, length: int
 ) -> np.ndarray:
-  """Cuts the text of a range of documents into windows; a `Recipe.index`.
+  """Cuts the text of a range of documents into windows.
+
+  This is a function for `Recipe.index`.
 
   Args:
     corpus: the documents.
@@ -121,28 +125,29 @@ def index_windows(
 
 def build_windows(
   corpus: Corpus,
-  rows: np.ndarray,
+  windows: np.ndarray,
   numbers: np.ndarray,
   key: int,
   length: int,
   vocab_size: int,
 ) -> Batch:
-  """Makes a batch of windows that both directions read; a `Recipe.build`.
+  """Makes a batch of windows that both directions read.
 
-  The words directly before and after a window are also predicted. No word is
-  predicted from a word of a different sentence.
+  This is a function for `Recipe.build`. The words directly before and after a
+  window are also predicted. No word is predicted from a word of a different
+  sentence.
 
   Args:
     corpus: the documents.
-    rows: [B, 2] windows from `index_windows`.
+    windows: [B, 2] windows from `index_windows`.
     numbers: not used, because no random number is drawn.
     key: not used.
     length: L.
     vocab_size: the number of words that can be predicted.
   """
   del numbers, key
-  position = rows[:, :1] + np.arange(length)
-  is_real = position < rows[:, 1:]
+  position = windows[:, :1] + np.arange(length)
+  is_real = position < windows[:, 1:]
   last_position = corpus.num_tokens - 1
   ids = corpus.tokens[np.minimum(position, last_position)].astype(np.int64)
   next_words = corpus.tokens[np.minimum(position + 1, last_position)].astype(
@@ -174,24 +179,28 @@ def count_links(corpus: Corpus) -> int:
 def index_links(
   corpus: Corpus, first_document: int, end_document: int, key: int, length: int
 ) -> np.ndarray:
-  """Cuts a range of documents into whole windows of links; a `Recipe.index`.
+  """Cuts a range of documents into whole windows of links.
 
-  It is used for held-out documents, where both directions read the same
-  windows. Links at the end that do not fill a window are left out. The
-  arguments are those of `index_windows`, but `key` is not used.
+  This is a function for `Recipe.index`. It is used for held-out documents,
+  where both directions read the same windows. Links at the end that do not fill
+  a window are left out. The arguments are those of `index_windows`, but `key`
+  is not used.
 
   Returns:
     [N, 2] int64: for each window, the first link that the forward direction
-    reads, and the first that the backward direction reads. They are equal.
+    reads, and the first that the backward direction reads. They are equal here,
+    but not in stateful streams.
   """
   del key
   first_sentence, end_sentence = corpus.documents[
     [first_document, end_document]
   ]
-  begin, end = (
+  # A sentence of n words has n - 1 links, so the first link of sentence s is
+  # `corpus.sentences[s]` - s.
+  first_link, end_link = (
     int(corpus.sentences[s] - s) for s in (first_sentence, end_sentence)
   )
-  starts = np.arange(begin, end - length + 1, length)
+  starts = np.arange(first_link, end_link - length + 1, length)
   return np.stack([starts, starts], -1)
 
 
@@ -217,33 +226,37 @@ def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
     high = np.where(is_later, middle, high)
     low = np.where(is_later, low, middle)
   # Every token but `</S>` is the left word of a link. The shortest sentence has
-  # three tokens and two links, so 2 L tokens hold at least L links.
+  # three tokens, so at most every third token is `</S>`. So 2 L tokens hold at
+  # least L links.
   position = (links + low)[:, None] + np.arange(2 * length)
   tokens = corpus.tokens[np.minimum(position, corpus.num_tokens - 1)]
-  order = np.argsort(tokens == words.END_ID, axis=1, kind="stable")[:, :length]
-  return np.take_along_axis(position, order, 1)
+  # A stable sort puts every `</S>` last and leaves the other words in order.
+  places = np.argsort(tokens == words.END_ID, axis=1, kind="stable")
+  places_without_end = places[:, :length]
+  return np.take_along_axis(position, places_without_end, 1)
 
 
 def build_links(
   corpus: Corpus,
-  rows: np.ndarray,
+  windows: np.ndarray,
   numbers: np.ndarray,
   key: int,
   length: int,
   vocab_size: int,
 ) -> Batch:
-  """Makes a batch of windows of L links for each direction; a `Recipe.build`.
+  """Makes a batch of windows of L links for each direction.
 
-  A link is two neighbouring words in a sentence, see `count_links`. The forward
-  direction reads the left word and predicts the right word. The backward
-  direction reads the right word and predicts the left word. So the forward
-  direction never reads `</S>`, and the backward direction never reads `<S>`, as
-  published. For both directions, a row has words in the order of the text.
+  This is a function for `Recipe.build`. A link is two neighbouring words in a
+  sentence, see `count_links`. The forward direction reads the left word and
+  predicts the right word. The backward direction reads the right word and
+  predicts the left word. So the forward direction never reads `</S>`, and the
+  backward direction never reads `<S>`, as published. For both directions, a row
+  has words in the order of the text.
 
   Args:
     corpus: the documents.
-    rows: [B, 2] int64: the first link that the forward direction reads, and the
-      first that the backward direction reads.
+    windows: [B, 2] int64: the first link that the forward direction reads, and
+      the first that the backward direction reads.
     numbers: not used, because no random number is drawn.
     key: not used.
     length: L.
@@ -251,7 +264,7 @@ def build_links(
   """
   del numbers, key
   forward_left, backward_left = (
-    _left_words(corpus, rows[:, i], length) for i in (0, 1)
+    _left_words(corpus, windows[:, i], length) for i in (0, 1)
   )
   tokens = corpus.tokens
   is_predicted = np.ones(forward_left.shape, bool)

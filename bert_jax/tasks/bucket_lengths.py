@@ -1,9 +1,10 @@
-"""The lengths of batches, called buckets: rows are padded to the next larger.
+"""The lengths to which rows are padded, called buckets.
 
-A program is compiled for each bucket, so there are few buckets. An exported
-model has the fewest, because all its programs are compiled in advance. Features
-of texts have the most: they are computed for many texts at once, and less
-padding saves more time than the compilations cost.
+The rows of a batch are padded to the smallest bucket that holds the longest of
+them. A program is compiled for each bucket, so there are few buckets. An
+exported model has the fewest, because all its programs are compiled in advance.
+Features of texts have the most: they are computed for many texts at once, and
+less padding saves more time than the compilations cost.
 """
 
 # These are for training a task's model, and for predictions with it.

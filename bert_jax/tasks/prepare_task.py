@@ -170,9 +170,9 @@ def _prepare(
   except ValueError:
     # If a program is still writing a file, report that: a part of a file often
     # has a wrong format.
-    watch.check_input()
+    watch.check_command_input()
     raise
-  watch.check_input()
+  watch.check_command_input()
   layout = layouts.layout_of(vocabulary)
   splits, notes = {}, _input_notes(contents)
   for split, examples in contents.splits.items():

@@ -35,7 +35,7 @@ StateEvaluator = Callable[[TrainState], tuple[dict[str, float], float | None]]
 def check_data_unchanged(setup: Setup) -> None:
   """Raises OSError if the data was changed since the run opened it."""
   for prepared in setup.mapped_folders:
-    prepared.watch.check_data()
+    prepared.watch.check_run_data()
 
 
 @dataclasses.dataclass

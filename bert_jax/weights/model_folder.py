@@ -155,7 +155,7 @@ def is_file_name(name: str) -> bool:
 
 def read_json(path: str) -> dict[str, Any]:
   """Reads a JSON object; raises a UserError if it is missing or damaged."""
-  return files.read_json_object(path, if_missing="", if_damaged="")
+  return files.read_json_object(path, missing_advice="", damaged_advice="")
 
 
 def read_tensors(path: str) -> dict[str, np.ndarray]:

@@ -329,7 +329,10 @@ def test_the_advice_leaves_out_the_format_of_the_text(
 
 def test_long_sentences_get_advice_only_in_bert_format():
   statistics = text_sizes.LengthStatistics(
-    mean_tokens=101, longest_sentence=101, num_single=0, num_documents=1
+    mean_tokens=101,
+    longest_sentence=101,
+    num_single_sentence_documents=0,
+    num_documents=1,
   )
   start = "warning: a sentence has 101 tokens on average, which is long"
   for formats, end in (

@@ -15,7 +15,8 @@ from bert_jax.training import logging
 ROOT = str(pathlib.Path(__file__).parents[2])
 # This is more than any machine's address space, so allocation fails at once.
 TOO_MANY_BYTES = 2**50
-PROGRAM = """
+# This is `bert_jax train` with {body} in place of the training.
+TRAIN_PROGRAM = """
 import jax.numpy as jnp
 from bert_jax.cli.main import main
 from bert_jax.training import train
@@ -47,7 +48,7 @@ def run_program(body):
     [
       sys.executable,
       "-c",
-      PROGRAM.format(body=body),
+      TRAIN_PROGRAM.format(body=body),
       "train",
       "--config=bert:base",
       "--workdir=unused",
@@ -61,7 +62,7 @@ def run_program(body):
 
 
 @pytest.mark.parametrize("library", [jnp, np])
-def test_errors_of_the_libraries_are_recognised(library):
+def test_memory_errors_of_jax_and_numpy_are_recognised(library):
   with pytest.raises((MemoryError, RuntimeError)) as error:
     library.ones(TOO_MANY_BYTES, np.uint8).sum()
   assert is_out_of_memory(error.value)

@@ -183,10 +183,8 @@ def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
     [*filling_documents, [5, 6], [length], [length - 4, 2], [9]] * 3
   )
   assert text_sizes.count_long_sentences(text, limit) == 3 * 7
-  assert (
-    text_sizes.measure_lengths(text.sentences, text.documents).num_single
-    == 3 * 2
-  )
+  statistics = text_sizes.measure_lengths(text.sentences, text.documents)
+  assert statistics.num_single_sentence_documents == 3 * 2
 
   def last_line(text):
     options = dict(length=length, max_predictions=5)
@@ -194,7 +192,7 @@ def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
     recipe = recipes.make_recipe("bert_pairs", SPECIAL, vocab_size, options)
     return list(coverage.coverage_lines(text, recipe))[-1]
 
-  warning = f"21 of the 39 sentences fills a whole row of {length} tokens (an"
+  warning = f"21 of the 39 sentences each fill a row of {length} tokens, so"
   assert warning in last_line(text)
   assert "data.length" in last_line(text)
   # Here 30 of the sentences that fill a row are whole documents.

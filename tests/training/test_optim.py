@@ -33,7 +33,10 @@ def test_linear_schedule_never_goes_below_zero():
 
 
 def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
-  """The decay counts from step 0: after w of T steps it is 1 - w / T, not 1."""
+  """The decay counts from step 0, not from the end of the warm-up.
+
+  So after a warm-up of w of the T steps, the rate is 1 - w / T of the peak.
+  """
   computed_rates = learning_rates(
     "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
   )
@@ -46,7 +49,10 @@ def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
 
 
 def test_electra_schedule_multiplies_decay_and_warm_up():
-  """There is no jump: the highest rate, after warm-up, is 0.9 of the peak."""
+  """The rate does not jump.
+
+  The highest rate is at the end of the warm-up, 0.9 of the argument `peak`.
+  """
   computed_rates = learning_rates(
     "electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001]
   )
@@ -67,7 +73,7 @@ def test_cosine_schedule_ends_at_zero():
 
 
 @pytest.mark.parametrize(
-  "name, total, warmup, steps",
+  "name, total, warmup, warmup_steps",
   [
     # Rounded down: BERT and ELECTRA use
     # int(num_train_steps * warmup_proportion).
@@ -76,6 +82,8 @@ def test_cosine_schedule_ends_at_zero():
     ("bert", 19, 0.1, 1),
     ("bert", 9, 0.1, 0),
     ("electra", 2299, 0.1, 229),
+    # Rounded down too, though the program of GPT-1 does not round
+    # (openai/finetune-transformer-lm opt.py).
     ("cosine", 1999, 0.2, 399),
     # Rounded up: transformers uses
     # math.ceil(num_training_steps * warmup_ratio).
@@ -84,16 +92,19 @@ def test_cosine_schedule_ends_at_zero():
     ("linear", 500_000, 0.06, 30_000),
   ],
 )
-def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
-  rising_rates = learning_rates(name, total, warmup, 1.0, range(steps))
-  shares = [step / steps for step in range(steps)]
+def test_warm_up_steps_are_rounded_as_published(
+  name, total, warmup, warmup_steps
+):
+  rising_rates = learning_rates(name, total, warmup, 1.0, range(warmup_steps))
+  shares = [step / warmup_steps for step in range(warmup_steps)]
   if name == "electra":
     shares = [x * (1 - step / total) for step, x in enumerate(shares)]
   np.testing.assert_allclose(rising_rates, shares, rtol=1e-5)
-  first_rate = 1 - steps / total if name in ("bert", "electra") else 1.0
-  np.testing.assert_allclose(
-    learning_rates(name, total, warmup, 1.0, [steps]), [first_rate], rtol=1e-5
-  )
+  rate_after_warmup = 1.0
+  if name in ("bert", "electra"):
+    rate_after_warmup = 1 - warmup_steps / total
+  computed_rates = learning_rates(name, total, warmup, 1.0, [warmup_steps])
+  np.testing.assert_allclose(computed_rates, [rate_after_warmup], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
