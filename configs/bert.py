@@ -1,41 +1,46 @@
 r"""BERT and Google's miniatures: masked LM and next sentences, in two phases.
 
 Paper: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
-  Transformers for Language Understanding", sections 3 and A.2. Miniatures:
-  Turc et al. 2019, "Well-Read Students Learn Better: On the Importance of
-  Pre-training Compact Models"; google-research/bert README, "March 11th, 2020:
-  Smaller BERT Models". large_wwm: the same README, "May 31st, 2019: Whole Word
-  Masking Models". Either all pieces of a word are masked or none, at the same
-  rate, and each piece is predicted on its own.
-Settings: 256 sequences a batch, 1,000,000 steps, Adam 1e-4 with warm-up over
-  10,000 steps and linear decay, weight decay 0.01, dropout 0.1; 128 tokens for
-  90% of the steps, then 512 (A.2); 20 and 80 predictions a sequence, 10% short
-  sequences (README, create_pretraining_data.py). For the miniatures, the README
-  says "the standard BERT recipe", WordPiece masks, uncased. The numbers of the
-  miniatures and of large_wwm are not published, so BERT's are used here.
+  Transformers for Language Understanding", sections 3 and A.2. "README" is that
+  of google-research/bert.
+  Miniatures (tiny, mini, small, medium): Turc et al. 2019, "Well-Read Students
+  Learn Better: On the Importance of Pre-training Compact Models"; README,
+  "March 11th, 2020: Smaller BERT Models".
+  large_wwm: README, "May 31st, 2019: Whole Word Masking Models". Either all
+  pieces of a word are masked or none. The share of masked pieces is as in BERT,
+  and each piece is predicted on its own.
+Settings: a batch has 256 sequences. A run has 1,000,000 steps. The optimizer is
+  Adam with a peak rate of 1e-4, a warm-up over 10,000 steps, linear decay and
+  weight decay 0.01. Dropout is 0.1. A row has 128 tokens in the first 90% of
+  the steps, then 512 (A.2). A sequence has up to 20 predictions, then up to 80,
+  and 10% of the sequences are short (README, create_pretraining_data.py).
+  For the miniatures, the README says "the standard BERT recipe", with WordPiece
+  masks and uncased text. The README has no numbers for the miniatures and
+  large_wwm, so BERT's numbers are used here.
 
-  name       layers x width, heads  parameters  GLUE test, average
-  tiny            2 x 128,  2          4.4M        64.2 (README)
-  mini            4 x 256,  4         11.3M        65.8 (README)
-  small           4 x 512,  8         29.1M        71.2 (README)
-  medium          8 x 512,  8         41.7M        73.5 (README)
-  base           12 x 768, 12          110M        79.6 (Table 1)
-  large          24 x 1024, 16         340M        82.1 (Table 1)
-  large_wwm      24 x 1024, 16         340M
+  name       layers x width  heads  parameters  GLUE test, average (source)
+  tiny            2 x  128      2       4.4M        64.2 (README)
+  mini            4 x  256      4      11.3M        65.8 (README)
+  small           4 x  512      8      29.1M        71.2 (README)
+  medium          8 x  512      8      41.7M        73.5 (README)
+  base           12 x  768     12       110M        79.6 (Table 1)
+  large          24 x 1024     16       340M        82.1 (Table 1)
+  large_wwm      24 x 1024     16       340M        none in README
 
-  Parameters: section 3. Those of the miniatures include both heads.
-  SQuAD 1.1 dev, EM and F1: base 80.8, 88.5; large 84.1, 90.9 (Table 2).
-  large_wwm: SQuAD 1.1 dev 86.7, 92.8, MNLI 87.07 (README, uncased; BERT-large
-  there: 84.3, 91.0, 86.05).
-  Original hardware: base 4 Cloud TPUs (16 chips), 4 days; large 16 (64 chips),
-  4 days (A.2); the others: not published.
+  The numbers of parameters are those of section 3. Those of the miniatures
+  include both heads.
+  Scores on SQuAD 1.1's development set: base EM 80.8 and F1 88.5; large EM 84.1
+  and F1 90.9 (Table 2). README compares uncased models: large_wwm has EM 86.7,
+  F1 92.8 and 87.07 on MNLI; BERT-large has EM 84.3, F1 91.0 and 86.05 on MNLI.
+  Original hardware: 4 days on 4 Cloud TPUs (16 chips) for base, and 4 days on
+  16 Cloud TPUs (64 chips) for large (A.2). That of the others is not published.
 
 Command:
   bert_jax train --config configs/bert.py:base --workdir runs/bert_base \
     --config.data.path=PREPARED_FOLDER
-Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
-  cased vocabulary. Less memory: --config.micro_batches=N. TPU slices and
-  several hosts: docs/hosts.md.
+For cased text, prepare the text with --no-lower-case and a cased vocabulary,
+  and add --config.data.cased=True. For less memory, add
+  --config.micro_batches=N. For TPU slices and several hosts, see docs/hosts.md.
 """
 
 from bert_jax.configs.common import (

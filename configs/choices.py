@@ -1,25 +1,28 @@
 r"""RACE and SWAG: choose the right one of four answers or endings.
 
-race (Lai et al. 2017): questions about a text. The settings are RoBERTa's (Liu
-  et al. 2019, Table 10), because BERT's paper has no RACE: 4 epochs, 1e-5, 16
-  examples a batch, weight decay 0.1, rows of 512 tokens, warm-up over 6%, then
-  linear decay.
+race (Lai et al. 2017): questions about a text. BERT's paper has no RACE, so the
+  settings are RoBERTa's (Liu et al. 2019, Table 10): 4 epochs, a peak learning
+  rate of 1e-5, 16 examples a batch, weight decay 0.1 and rows of 512 tokens.
+  The warm-up takes 6% of the steps, and then the rate decays linearly.
 swag (Zellers et al. 2018): the ending that continues a text. The settings are
-  those of Devlin et al. 2019, section 4.4: 3 epochs, 2e-5, 16 examples a batch,
-  a logit for each ending and a softmax over the four. Warm-up over 10%, decay
-  from step 0, clip 1.0, weight decay 0.01 (google-research/bert
-  optimization.py). Adam's bias is corrected (not corrected, as released:
-  --config.optimizer.name=adamw_bert).
+  those of Devlin et al. 2019, section 4.4: 3 epochs, a peak learning rate of
+  2e-5, 16 examples a batch, and a softmax over one logit for each of the four
+  endings. The warm-up takes 10% of the steps. The decay counts from step 0. The
+  clipping norm is 1.0, and weight decay is 0.01 (google-research/bert
+  optimization.py). Adam's bias is corrected. The released program does not
+  correct it; for this, add --config.optimizer.name=adamw_bert.
 
-  accuracy
-  race  test  83.2 (RoBERTa large; fairseq README)
-  swag  dev   81.6 (base), 86.6 (large), Table 4
+  name  set   accuracy in % (source)
+  race  test  83.2 with RoBERTa-large (fairseq README)
+  swag  dev   81.6 with BERT-base, 86.6 with BERT-large (Devlin et al., Table 4)
 
-Other families: `race,albert` (Lan et al. 2020, Table 14; v2: 1e-5, no dropout),
-  `race,gpt1` and `swag,gpt1` (Radford et al. 2018, section 4.1;
-  openai/finetune-transformer-lm train.py).
+Names of other families:
+  race,albert            Lan et al. 2020, Table 14; version 2 has a rate of 1e-5
+    and no dropout
+  race,gpt1, swag,gpt1   Radford et al. 2018, section 4.1;
+    openai/finetune-transformer-lm train.py
 
-Command (TRAIN and DEV: the original files):
+Command (TRAIN and DEV are the original files):
   bert_jax prepare-task --task race --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/choices.py:race --workdir runs/race \

@@ -1,36 +1,42 @@
 r"""DistilBERT and DistilRoBERTa: distilled from BERT or RoBERTa.
 
 Paper: Sanh et al. 2019, "DistilBERT, a distilled version of BERT: smaller,
-  faster, cheaper and lighter", sections 2 and 3. DistilRoBERTa is described in
-  huggingface/transformers research_projects/distillation/README.md.
-Settings: 5 KL at temperature 2 over all tokens, 2 masked LM, 1 cosine of the
-  last hidden states. The student begins with the teacher's layers 0, 2, 4, 7,
-  9, 11 (both; scripts/extract_distilbert.py, scripts/extract.py), embeddings
-  and head; the position embeddings are not trained. 15% of the tokens are
-  masked, chosen in proportion to count^-0.7; batches of up to 4K rows of 512
-  tokens, no next sentence prediction, new masks in every epoch (section 3);
-  AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay, warm-up over 5%, linear
-  decay, clip 5.0, 3 epochs (README.md, train.py, distiller.py). The masks of
-  each row are 15%; distiller.py counts them over the batch of a device.
-Steps, computed here. base: 3 epochs of 3,300M words of Wikipedia and books at
-  1.3 pieces a word are 6,150 batches of 4,096 rows of 512. roberta: 3 epochs of
-  40 GB at 4.5 bytes a piece are 12,700; its text is OpenWebText, a quarter of
-  RoBERTa's (README.md).
+  faster, cheaper and lighter", sections 2 and 3. "README", train.py and
+  distiller.py are those of huggingface/transformers
+  research_projects/distillation. DistilRoBERTa is described in this README.
+Settings: the loss is 5 times the KL divergence at temperature 2 over all
+  tokens, plus 2 times the masked LM's loss, plus 1 times the cosine loss of the
+  last hidden states. The student begins with the teacher's layers 0, 2, 4, 7, 9
+  and 11, embeddings and head (for both configs; scripts/extract_distilbert.py,
+  scripts/extract.py). The position embeddings are not trained.
+  15% of the tokens are masked; a token is chosen in proportion to count^-0.7. A
+  batch has up to "4K" rows of 512 tokens. There is no next sentence prediction,
+  and masks are new in every epoch (section 3).
+  The optimizer is AdamW with a peak rate of 5e-4, b2 0.98, epsilon 1e-6, no
+  weight decay, a warm-up over 5% of the steps, linear decay, a clipping norm of
+  5.0 and 3 epochs (README, train.py, distiller.py). Here, 15% of the tokens of
+  each row are masked. distiller.py masks 15% of the tokens of a device's batch.
+Steps: these were computed here. base: 3 epochs of 3,300M words of Wikipedia and
+  books at 1.3 pieces a word are 6,150 batches of 4,096 rows of 512 tokens.
+  roberta: 3 epochs of 40 GB at 4.5 bytes a piece are 12,700 such batches. Its
+  text is OpenWebText, a quarter of RoBERTa's text (README).
 
-  name     layers x width, heads  parameters  the teacher
+  name     layers x width, heads  parameters  teacher
   base         6 x 768, 12           66M      BERT-base, 12 layers, 110M
   roberta      6 x 768, 12           82M      RoBERTa-base, 12 layers, 125M
-  (section 2, Table 3; README.md, training_configs/distilroberta-base.json)
+  (sources: section 2; Table 3; README;
+  training_configs/distilroberta-base.json)
 
-  GLUE dev (README.md), with the teachers' macro average in brackets:
+  Scores on GLUE's development sets (README). The column "macro" is the average
+  of the tasks, and the number in brackets is the teacher's average.
                 macro  CoLA MNLI MRPC QNLI  QQP  RTE SST-2 STS-B WNLI
   base    77.0 (79.5)  51.3 82.1 87.5 89.2 88.5 59.9  91.3  86.9 56.3
   roberta 79.0 (83.2)  59.3 84.0 86.6 90.8 89.4 67.9  92.5  88.3 52.1
-  base: SQuAD 1.1 dev F1 86.9 (README.md).
-  Original hardware: base 8 V100 of 16 GB, about 90 hours (section 3); roberta
-  not published.
+  base has an F1 of 86.9 on SQuAD 1.1's development set (README).
+  Original hardware: base had 8 V100 of 16 GB for about 90 hours (section 3).
+  That of roberta is not published.
 
-The teacher: docs/distillation.md. Command:
+docs/distillation.md describes the teacher. Command:
   bert_jax train --config configs/distilbert.py:base \
     --workdir runs/distilbert --config.data.path=PREPARED_FOLDER \
     --config.teacher.path=BERT_BASE

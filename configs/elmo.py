@@ -2,20 +2,22 @@ r"""ELMo: two bidirectional LSTM layers that read characters.
 
 Paper: Peters et al. 2018, sections 3.4 and 4; allenai/bilm-tf README.md,
   bin/train_elmo.py, bilm/training.py, bilm/data.py.
-original: characters of 16, 2,048 filters of widths 1 to 7, 2 highways, words of
-  512; each direction 2 layers of 4,096 cells, projected to 512; a softmax of
-  793,471 words.
+original: a character has a vector of 16 numbers. There are 2,048 filters of
+  widths 1 to 7 and 2 highway layers, and a word's vector has 512 numbers. Each
+  direction has 2 layers of 4,096 cells, whose output is projected to 512
+  numbers. The softmax is over 793,471 words.
 Text: the 1B Word Benchmark, 768,648,884 words, published as separate words.
 Batch: 384 streams of text (128 on each of 3 GPUs). Each step reads 20 words of
-  each stream, and begins with the states of the step before. 10 epochs.
-Optimizer: Adagrad, constant rate 0.2, accumulators begin at 1. The gradient is
-  that of 20 times the loss, clipped at a global norm of 10.
-Original hardware: 3 GTX 1080, two weeks.
-Published: perplexity 39.7, the average of forward and backward.
+  each stream, and begins with the states of the step before. A run has 10
+  epochs.
+Optimizer: Adagrad with a constant rate of 0.2; the accumulators begin at 1. The
+  gradient is the gradient of 20 times the loss, clipped at a global norm of 10.
+Original hardware: 3 GTX 1080 for two weeks.
+Published score: perplexity 39.7, the average of forward and backward.
 Differences: the released program shuffles documents, and its two directions
   read different files. Here documents are read in the order of the prepared
   folder, and both directions of a stream read the same text. The held-out
-  perplexity is that of windows, each of which begins with zero states.
+  perplexity is measured on windows; each window begins with zero states.
 Command:
   bert_jax vocab --tokenizer words --rules spaces --size 793471 \
     --format bert --input 'training-*/news*' --output words.txt

@@ -1,14 +1,16 @@
 r"""GLUE. `mrpc` has BERT's settings for this task, `mrpc,roberta` RoBERTa's.
 
-Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs, Adam
-  with 5e-5, 4e-5, 3e-5 or 2e-5, whichever is best on the development set (here
-  2e-5); dropout 0.1; warm-up over 10% of the steps, decay from step 0, clip
-  1.0, weight decay 0.01 (google-research/bert run_classifier.py,
-  optimization.py). One difference: Adam's bias is corrected, because then fewer
-  runs on small sets fail (Mosbach et al. 2021). As released:
+Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs and
+  dropout 0.1. The paper takes the peak learning rate that is best on the
+  development set, of 5e-5, 4e-5, 3e-5 and 2e-5; here it is 2e-5. The optimizer
+  is Adam. The warm-up takes 10% of the steps, the decay counts from step 0, the
+  clipping norm is 1.0, and weight decay is 0.01 (google-research/bert
+  run_classifier.py, optimization.py). One thing differs: Adam's bias is
+  corrected, because then fewer runs on small sets fail (Mosbach et al. 2021).
+  The released program does not correct it; for this, add
   --config.optimizer.name=adamw_bert.
 
-  name  question                                             metric
+  name  question (paper)                                         metric
   cola  is a sentence acceptable English (Warstadt et al. 2018)  Matthews corr.
   mnli  does a sentence follow from another (Williams et al. 2018)
                                         accuracy, matched and mismatched
@@ -18,10 +20,11 @@ Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs, Adam
   rte   does a sentence follow from a text (Bentivogli et al. 2009)  accuracy
   sst2  is a review good or bad (Socher et al. 2013)             accuracy
   stsb  how alike are two sentences, 0 to 5 (Cer et al. 2017)
-                  mean of Pearson and Spearman correlation; BERT's is Spearman's
+              mean of Pearson and Spearman correlation; BERT's score is Spearman
   wnli  does a pronoun mean this noun (Levesque et al. 2012)     accuracy
 
-  Test scores (Devlin et al. 2019, Table 1; WNLI is left out, section 4.1):
+  Scores of BERT on the test sets, with these metrics times 100 (Devlin et al.
+  2019, Table 1; section 4.1 leaves out WNLI):
             cola       mnli  mrpc  qnli   qqp   rte  sst2  stsb
   base      52.1  84.6/83.4  88.9  90.5  71.2  66.4  93.5  85.8
   large     60.5  86.7/85.9  89.3  92.7  72.1  70.1  94.9  86.5
@@ -30,16 +33,18 @@ Rows are cut to 128 tokens. In mnli, qnli, qqp and sst2, a batch has rows of
 similar length, which is faster. In the other tasks, rows are shuffled; change
 this with --config.data.group=True.
 
-Other families have the tables below, with these sources:
-  roberta  fairseq config/finetuning/TASK.yaml (sts_b, sst_2; wnli has none)
+The settings of other families are in the tables below this text. Their sources:
+  roberta  fairseq config/finetuning/TASK.yaml; TASK is sts_b for stsb and sst_2
+    for sst2, and wnli has no file
   albert   Lan et al. 2020, Table 14
-  electra  google-research/electra configure_finetuning.py: small and base;
-    large: 5e-5 and layer_decay 0.9; as written in the paper:
+  electra  google-research/electra configure_finetuning.py: the settings are
+    those of small and base. large has a peak rate of 5e-5 and layer_decay 0.9.
+    For the settings that the paper describes, add
     --config.optimizer.layer_rule=written --config.optimizer.weight_decay=0.0
   gpt1     Radford et al. 2018, section 4.1; openai/finetune-transformer-lm
     train.py
 
-Command (TRAIN and DEV: the original files; MNLI: --input
+Command (TRAIN and DEV are the original files; MNLI has two, --input
 validation_matched=DEV --input validation_mismatched=DEV2):
   bert_jax prepare-task --task mrpc --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER

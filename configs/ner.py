@@ -1,20 +1,25 @@
 r"""CoNLL-2003 and WNUT17: named entities, a tag for each word.
 
 conll2003 (Tjong Kim Sang 2003): people, places and organisations. The settings
-  are those of Devlin et al. 2019, section 5.3 and appendix A.3: the first piece
-  of each word is labelled, no CRF, a cased vocabulary. A row has 512 tokens: a
-  sentence, and as much of the document around it as there is space for. The
-  appendix gives ranges; here are 32 sentences a batch, 5e-5 and 3 epochs.
-  Warm-up over 10%, decay from step 0, clip 1.0, weight decay 0.01. Adam's bias
-  is corrected.
-wnut17 (Derczynski et al. 2017): rare and new names in posts. The same settings
-  without documents, and rows of 128 tokens. The paper does not have it.
+  are those of Devlin et al. 2019, section 5.3 and appendix A.3. The first piece
+  of each word is labelled, there is no CRF, and the vocabulary is cased. A row
+  has 512 tokens: a sentence, and as much of the document around it as there is
+  space for. The appendix gives ranges. From these, here are 32 sentences a
+  batch, a peak learning rate of 5e-5 and 3 epochs. The warm-up takes 10% of the
+  steps, the decay counts from step 0, the clipping norm is 1.0, and weight
+  decay is 0.01. Adam's bias is corrected.
+wnut17 (Derczynski et al. 2017): rare and new names in posts. The settings are
+  the same, but a row has one sentence of up to 128 tokens, without the document
+  around it. The paper of BERT does not have this task.
 
-  F1 of entities, by the rules of conlleval
-  conll2003  dev/test  96.4/92.4 (base), 96.6/92.8 (large), Table 7
+  The score is the F1 of entities in %, by the rules of conlleval.
+  name       set   base  large
+  conll2003  dev   96.4   96.6  (Table 7)
+  conll2003  test  92.4   92.8  (Table 7)
   wnut17     not published with these settings
 
-Command (TRAIN and DEV: the original files; wnut17 without --no-lower-case):
+Command (TRAIN and DEV are the original files; for wnut17, leave out
+--no-lower-case):
   bert_jax prepare-task --task conll2003 --input train=TRAIN \
     --input validation=DEV --vocab PRETRAINED --no-lower-case \
     --output TASK_FOLDER

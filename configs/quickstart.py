@@ -1,18 +1,21 @@
 r"""A small BERT, which `make quickstart` trains on two CPU cores in minutes.
 
-Paper: Devlin et al. 2019 for objective and data. The size is BERT-Tiny, 2
-  layers of 128 (Turc et al. 2019). These settings were chosen here for little
-  text and time: rows of 32 tokens, because from a few thousand steps of longer
-  rows this model learns hardly more than the frequencies of words
-  (experiments/quickstart); Adam with bias correction, a high learning rate,
-  larger initial values (0.02 is meant for a width of 768), no dropout, float32.
-Original hardware: none; measured figures are in the README.
+Paper: Devlin et al. 2019 for the objective and the data. The size is BERT-Tiny,
+  2 layers with a width of 128 (Turc et al. 2019).
+Settings: these were chosen here for little text and time. A row has 32 tokens,
+  because in a few thousand steps on longer rows this model learns hardly more
+  than the frequencies of words (experiments/quickstart). The optimizer is Adam
+  with bias correction, and the learning rate is high. The initial parameters
+  have a larger standard deviation than BERT's 0.02, which is meant for a width
+  of 768. There is no dropout. The model computes in float32.
+Original hardware: these settings were not published, so there is none. The
+  README has measured figures.
 Command: make quickstart, or
   bert_jax train --config configs/quickstart.py --workdir runs/quickstart \
     --config.data.path=PREPARED_FOLDER
-Without pairs of sentences: quickstart:sentences, whose rows are RoBERTa's full
-  sentences (Liu et al. 2019). `bert_jax.pretrain` takes it for a model that has
-  no head for pairs.
+The config quickstart:sentences has no pairs of sentences. Its rows are
+  RoBERTa's full sentences (Liu et al. 2019). `bert_jax.pretrain` takes this
+  config for a model that has no head for pairs.
 """
 
 from bert_jax.configs.bert import PAIR_ROWS

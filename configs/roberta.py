@@ -2,36 +2,38 @@ r"""RoBERTa: masked LM on full sentences.
 
 Paper: Liu et al. 2019, "RoBERTa: A Robustly Optimized BERT Pretraining
   Approach", sections 4 and 5, Table 9.
-Settings: batches of "8K" sequences of 512 tokens, 500,000 steps, Adam 6e-4 with
-  warm-up over 24,000 steps (base), 4e-4 over 30,000 (large), and linear decay,
-  b2 0.98, epsilon 1e-6, decay 0.01 on every parameter, no clipping, dropout 0.1
-  (Table 9; fairseq examples/roberta/config/pretraining/base.yaml, which has
-  2,048 sequences, 5e-4, 10,000 of 125,000 steps). "8K" is 8,192, because 1,024
-  cards share it, and because in Table 3, 125,000 steps of "2K" cost as much as
-  1,000,000 steps of 256.
-  FULL-SENTENCES, new masks in every epoch, no next sentence prediction
-  (sections 4.1, 4.2).
+Settings: a batch has "8K" sequences of 512 tokens. A run has 500,000 steps. The
+  optimizer is Adam with b2 0.98, epsilon 1e-6, weight decay 0.01 on every
+  parameter and no clipping. The peak rate is 6e-4 after a warm-up over 24,000
+  steps (base), or 4e-4 after 30,000 (large). Then it decays linearly. Dropout
+  is 0.1 (Table 9). fairseq examples/roberta/config/pretraining/base.yaml is
+  different: 2,048 sequences, 5e-4, and 10,000 of 125,000 steps of warm-up.
+  "8K" is taken as 8,192, because 1,024 cards share it, and because 125,000
+  steps of "2K" cost as much as 1,000,000 steps of 256 in Table 3.
+  Rows are FULL-SENTENCES. Masks are new in every epoch, and there is no next
+  sentence prediction (sections 4.1 and 4.2).
 Data: 160 GB of text: books, Wikipedia, CC-News, OpenWebText, Stories (section
-  3.2); byte-level BPE of 50,265 pieces (section 4.4).
+  3.2); byte-level BPE with 50,265 pieces (section 4.4).
 
   name   layers x width, heads  parameters (Table 9; fairseq README)
   base       12 x 768,  12         125M
   large      24 x 1024, 16         355M
 
-  GLUE dev (fairseq examples/roberta/README.md):
+  Scores on GLUE's development sets (fairseq examples/roberta/README.md):
            MNLI  QNLI   QQP   RTE SST-2  MRPC  CoLA STS-B
   base     87.6  92.8  91.9  78.7  94.8  90.2  63.6  91.2
   large    90.2  94.7  92.2  86.6  96.4  90.9  68.0  92.4
-  large: SQuAD 1.1 dev 88.9 EM, 94.6 F1, 2.0 86.5, 89.4; RACE 83.2 (there).
-  Original hardware: large 1,024 V100 (32 GB), one day for 100,000 steps
-  (section 5); base not published.
+  large has EM 88.9 and F1 94.6 on SQuAD 1.1's development set, EM 86.5 and F1
+  89.4 on SQuAD 2.0's, and an accuracy of 83.2 on RACE (the same README).
+  Original hardware: large had 1,024 V100 (32 GB) for one day for 100,000 steps
+  (section 5). That of base is not published.
 
-DOC-SENTENCES: --config.data.builder=doc_sentences. Fixed masks, as in BERT:
-  --config.data.static_masks=10 (section 4.1).
+For DOC-SENTENCES, add --config.data.builder=doc_sentences. For fixed masks, as
+  in BERT, add --config.data.static_masks=10 (section 4.1).
 Command:
   bert_jax train --config configs/roberta.py:base --workdir runs/roberta_base \
     --config.data.path=PREPARED_FOLDER
-TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
+For TPU slices and several hosts, see docs/hosts.md and docs/tpu.md.
 """
 
 from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge, unset

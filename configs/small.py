@@ -1,29 +1,34 @@
 r"""Small runs of every objective, minutes on two CPU cores or on one GPU.
 
-Paper: each family's file names it, for objective and data. The sizes were
-  chosen here. *_cpu: 2 layers of 128, rows of 128 tokens, float32, no dropout.
-  *_gpu: 4 layers of 512, 128 rows of 128 tokens a batch. Some have larger
-  initial values, because 0.02 is meant for a width of 768. ALBERT is trained
-  with Adam, because LAMB is meant for batches of thousands of rows.
+Paper: see the config file of each family. The objective and the data are those
+  of that paper.
+Settings: the sizes were chosen here. A config *_cpu has 2 layers with a width
+  of 128, rows of 128 tokens, float32 and no dropout. A config *_gpu has 4
+  layers with a width of 512, and 128 rows of 128 tokens a batch. Exceptions are
+  below. Some narrow models draw their initial parameters with a larger standard
+  deviation than BERT's 0.02, which is meant for a width of 768. ALBERT is
+  trained with Adam, because LAMB is meant for batches of thousands of rows.
 
-  name          steps    text                 held-out loss, nats (2 CPU cores)
-  albert_cpu    2,700  unigram, docstrings  MLM 5.61, 0.60 under the training
-                                            unigrams' 6.21; at 1,500 steps 5.74;
-                                            sentence order not learnt (0.46)
+  The last column is the loss on held-out text at the end, in nats a token, of a
+  run on two CPU cores. A masked LM's loss (MLM) counts the masked tokens. An
+  ELMo's loss is the mean of both directions. "0.60 under 6.21": the model's
+  loss is 0.60 less than 6.21, the loss of guessing by the pieces' frequencies
+  in the training text. distil_cpu was not measured.
+  name          steps    text and pieces        held-out loss
+  albert_cpu    2,700  docstrings, unigram   MLM 5.61, 0.60 under 6.21; MLM at
+                                             1,500 steps 5.74; the sentence
+                                             order is not learnt (accuracy 0.46)
   distil_cpu    1,000  quickstart's data
-  electra_cpu   2,000  quickstart's data    the generator's MLM 5.20, 1.10 under
-                                            6.30 (15% of its targets are not
-                                            masked); the discriminator's 0.372,
-                                            0.9% under the entropy of its base
-                                            rate, 12.5% replaced: only begun
-  elmo_cpu      1,500  3,000 words          4.33, 1.28 under 5.61; after 1,000
-                                            steps 4.38
-  gpt_cpu       1,500  quickstart's data    4.43, 1.80 under 6.23; after 1,000
-                                            steps 4.54
-  roberta_cpu   2,700  byte-level BPE       MLM 5.93, 0.72 under 6.65; at 1,500
-                                            steps 6.06
-  spanbert_cpu  2,700  quickstart's data    MLM 5.49, 0.69 under 6.18; from the
-                                            boundaries alone 5.63
+  electra_cpu   2,000  quickstart's data     generator: MLM 5.20, 1.10 under
+                                             6.30. discriminator: 0.372
+  elmo_cpu      1,500  docstrings, words     4.33, 1.28 under 5.61; at 1,000
+                                             steps 4.38
+  gpt_cpu       1,500  quickstart's data     4.43, 1.80 under 6.23; at 1,000
+                                             steps 4.54
+  roberta_cpu   2,700  docstrings,           MLM 5.93, 0.72 under 6.65; MLM at
+                       byte-level BPE        1,500 steps 6.06
+  spanbert_cpu  2,700  quickstart's data     MLM 5.49, 0.69 under 6.18; MLM from
+                                             the two tokens beside a span 5.63
   albert_gpu   22,000  Wikipedia, unigram
   electra_gpu  24,000  Wikipedia, WordPiece
   elmo_gpu      8,000  Wikipedia, words
@@ -33,45 +38,57 @@ Paper: each family's file names it, for objective and data. The sizes were
   teacher_gpu  20,000  Wikipedia, WordPiece
   alone_gpu, distil_gpu, tinybert_gpu  10,000  the text of their teacher
 
-  Original hardware: none; *_cpu ran on two CPU cores, *_gpu on one GPU. Ten
-  million tokens of Wikipedia are enough. experiments/small_configs/README.md
-  has more measurements.
+  In electra_cpu, 15% of the generator's targets keep their token, so they are
+  easier to predict. The discriminator has hardly learnt: its loss is 0.9% less
+  than the loss of a constant guess, when 12.5% of the tokens are replaced.
+  The docstrings are the text of `make quickstart`. elmo_cpu has a vocabulary of
+  3,000 words.
+  Original hardware: these sizes were not published, so there is none. Here,
+  *_cpu ran on two CPU cores and *_gpu on one GPU. Ten million tokens of
+  Wikipedia are enough. experiments/small_configs/README.md has the losses of
+  the GPU runs, and of a second run of the CPU configs (there, ALBERT's accuracy
+  for the sentence order is 0.47).
 
-teacher_gpu: 12 layers of 256. BERT's model, with rows of one document's
-  sentences and without next sentence prediction (Liu et al. 2019), because its
-  students read such rows.
-distil_gpu: a student of 6 layers of 256 (Sanh et al. 2019). Compare its
-  `kl_loss` on the held-out rows with that of alone_gpu.
-alone_gpu: the same student without distillation: the losses of distillation
-  have weight 0 and are only logged (section 4.1). To begin with random
-  parameters: --config.objective.layers='()'
-  --config.objective.freeze_positions=False.
-tinybert_gpu: 4 layers of 128 with the teacher's 4 heads (Jiao et al. 2020,
-  sections 3.1 and 3.2).
-distil_cpu: 1 layer of 128. It begins as the first layer of its teacher, the
-  model of `make quickstart`, and has the same rows of 32 tokens.
-electra: the generator is 64 (cpu) or 256 (gpu) wide. On the GPU there is no
-  dropout, and the embeddings are as wide as the layers, as in ELECTRA-base.
-elmo: two layers for each direction, the full softmax, rows without states,
-  AdamW. cpu: 256 cells, words of 64 from 128 filters. gpu: 2,048 cells, words
-  of 256 from 512 filters.
+teacher_gpu: 12 layers with a width of 256. It is BERT's model, but a row has
+  sentences of one document, and there is no next sentence prediction (Liu et
+  al. 2019), because its students read such rows.
+distil_gpu: a student of 6 layers with a width of 256 (Sanh et al. 2019).
+  Compare its `kl_loss` on the held-out rows with the `kl_loss` of alone_gpu.
+alone_gpu: the same student without distillation. The losses of distillation
+  have weight 0 and are only logged (Sanh et al. 2019, section 4.1). Its initial
+  parameters are copied from the teacher. For random ones instead, add:
+  --config.objective.layers='()' --config.objective.freeze_positions=False.
+tinybert_gpu: 4 layers with a width of 128 and 4 heads, as many heads as the
+  teacher has (Jiao et al. 2020, sections 3.1 and 3.2).
+distil_cpu: 1 layer with a width of 128. It begins as the first layer of its
+  teacher, which is the model of `make quickstart`. Its rows have 32 tokens, as
+  the teacher's rows do.
+electra_cpu, electra_gpu: the generator has a width of 64 (CPU) or 256 (GPU). On
+  the GPU there is no dropout, and the embeddings are as wide as the layers, as
+  in ELECTRA-base.
+elmo_cpu, elmo_gpu: two layers for each direction, the full softmax, rows
+  without states, and AdamW. elmo_cpu has 256 cells; a word's vector has 64
+  numbers, from 128 filters. elmo_gpu has 2,048 cells; a word's vector has 256
+  numbers, from 512 filters.
 
-`make quickstart` makes runs/quickstart/text.txt, the data and the model there.
-Command:
+`make quickstart` makes the text, the data and the model in runs/quickstart.
+Command: for the data of the quickstart, one of
   bert_jax train --config configs/small.py:gpt_cpu --workdir runs/small_gpt \
     --config.data.path=runs/quickstart/data
   bert_jax train --config configs/small.py:distil_cpu \
     --workdir runs/small_distil --config.data.path=runs/quickstart/data \
     --config.teacher.path=runs/quickstart
+albert_cpu needs another vocabulary of the same text. So do roberta_cpu and
+elmo_cpu, for which `vocab` has --tokenizer bytelevel, or --tokenizer words
+--size 3000:
   bert_jax vocab --tokenizer unigram --size 4096 \
     --input runs/quickstart/text.txt --output runs/unigram.model
   bert_jax prepare --input runs/quickstart/text.txt \
     --vocab runs/unigram.model --heldout 0.02 --output PREPARED_FOLDER
-  (roberta_cpu: --tokenizer bytelevel; elmo_cpu: --tokenizer words
-  --size 3000)
+For the GPU, prepare Wikipedia. VOCABULARY is of the kind in the table; for
+elmo_gpu it is made with --tokenizer words --size 32000:
   bert_jax prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \
     --vocab VOCABULARY --output PREPARED_FOLDER
-  (elmo_gpu: a vocabulary of --tokenizer words --size 32000)
   bert_jax train --config configs/small.py:teacher_gpu \
     --workdir runs/small_teacher --config.data.path=PREPARED_FOLDER
   bert_jax train --config configs/small.py:distil_gpu \
@@ -157,8 +174,9 @@ LSTM_SETTINGS = dict(
   data=dict(streams=0),
 )
 
-# Name -> (sections before the section of its scale, sections after it).
-NAMES = {
+# Name -> (the settings that are merged before those of CPU or GPU, the settings
+# that are merged after them, which win).
+CONFIG_PARTS = {
   "albert_cpu": (
     (*MASKED_ROWS, albert.FAMILY_SETTINGS),
     (CPU_SIZE, dict(model=dict(variant="base_v2", embedding_size=128))),
@@ -289,7 +307,7 @@ ELMO = {
 
 def get_config(name: str = "gpt_cpu") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  check_name(name, [*NAMES, *(f"elmo_{scale}" for scale in ELMO)])
+  check_name(name, [*CONFIG_PARTS, *(f"elmo_{scale}" for scale in ELMO)])
   family, _, scale = name.partition("_")
   if family == "elmo":
     changes = dict(
@@ -297,5 +315,5 @@ def get_config(name: str = "gpt_cpu") -> ConfigDict:
       schedule=dict(name="cosine", warmup=0.05),
     )
     return merge(elmo.FAMILY_SETTINGS, LSTM_SETTINGS, changes, ELMO[scale])
-  first_sections, last_sections = NAMES[name]
-  return merge(*first_sections, SCALES[scale], *last_sections)
+  first_settings, last_settings = CONFIG_PARTS[name]
+  return merge(*first_settings, SCALES[scale], *last_settings)

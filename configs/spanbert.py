@@ -1,30 +1,36 @@
 r"""SpanBERT: masked spans and their boundaries.
 
 Paper: Joshi et al. 2020, "SpanBERT: Improving Pre-training by Representing and
-  Predicting Spans", sections 3 and 4.2.
-Settings: 256 sequences of 512 tokens a batch, 2,400,000 steps, Adam 1e-4 with
-  warm-up over 10,000 steps and linear decay, epsilon 1e-8, decay 0.01 on every
-  parameter, clipping at 1.0, dropout 0.1. Spans of whole words are masked, 15%
-  of the tokens; their lengths are geometric with p 0.2, at most 10; all tokens
-  of a span are treated alike. Masked LM plus the boundary objective, with
-  vectors of 200 for 15 positions. Rows of one document, no next sentence
-  prediction (section 3; facebookresearch/SpanBERT pretraining/README.md, the
-  command). base has the settings of large, because its own are not published.
+  Predicting Spans", sections 3 and 4.2. "README" is that of
+  facebookresearch/SpanBERT.
+Settings: a batch has 256 sequences of 512 tokens. A run has 2,400,000 steps.
+  The optimizer is Adam with a peak rate of 1e-4, a warm-up over 10,000 steps,
+  linear decay, epsilon 1e-8, weight decay 0.01 on every parameter and a
+  clipping norm of 1.0. Dropout is 0.1.
+  Spans of whole words are masked, 15% of the tokens. The lengths of the spans
+  are geometric with p 0.2 and at most 10. All tokens of a span are replaced in
+  the same way. The loss is that of masked LM plus that of the boundary
+  objective, whose vectors of 200 numbers are for 15 positions. A row has
+  sentences of one document, and there is no next sentence prediction (section
+  3; facebookresearch/SpanBERT pretraining/README.md, the command).
+  base has the settings of large, because no settings of base are published.
 Data: books and Wikipedia, cased; BERT's vocabulary (section 4.2).
 
   name   layers x width, heads  parameters (README)
   base       12 x 768,  12         110M
   large      24 x 1024, 16         340M
 
-  F1:    SQuAD 1.1    SQuAD 2.0   OntoNotes coreference  TACRED  (README)
+  F1 in % (README). The set is the development or the test set:
+         SQuAD 1.1    SQuAD 2.0   OntoNotes coreference  TACRED
   base   92.4 dev     83.6 dev           77.4             68.2
   large  94.6 test    88.7 test          79.6             70.8
-  Original hardware: large 32 V100, 15 days (section 4.2); base not published.
+  Original hardware: large had 32 V100 for 15 days (section 4.2). That of base
+  is not published.
 
 Command:
   bert_jax train --config configs/spanbert.py:base \
     --workdir runs/spanbert_base --config.data.path=PREPARED_FOLDER
-TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
+For TPU slices and several hosts, see docs/hosts.md and docs/tpu.md.
 """
 
 from bert_jax.configs.common import (

@@ -1,29 +1,34 @@
 r"""SQuAD 1.1 and 2.0: find the words of a text that answer a question.
 
 squad (Rajpurkar et al. 2016): the settings of Devlin et al. 2019, section 4.2:
-  3 epochs, 5e-5, 32 windows a batch. The example in the released code has 2
-  epochs, 3e-5 and batches of 12 (base) or 24 (large):
+  3 epochs, a peak learning rate of 5e-5 and 32 windows a batch. The example in
+  the released code has 2 epochs, 3e-5 and 12 (base) or 24 (large) windows a
+  batch. For base, add:
   --config.data.epochs=2.0 --config.schedule.peak=3e-5 --config.batch_size=12.
 squad2 (Rajpurkar et al. 2018), which also has questions without an answer: the
-  settings of section 4.3: 2 epochs, 5e-5, 48 windows a batch. The span at [CLS]
-  stands for no answer.
+  settings of section 4.3: 2 epochs, a peak learning rate of 5e-5 and 48 windows
+  a batch. The span at [CLS] stands for no answer.
 Both have rows of 384 tokens, a window every 128 tokens, questions of up to 64
-  tokens and answers of up to 30 (google-research/bert run_squad.py). Warm-up
-  over 10%, decay from step 0, clip 1.0, weight decay 0.01. Adam's bias is
-  corrected (not corrected, as released: --config.optimizer.name=adamw_bert).
+  tokens and answers of up to 30 tokens (google-research/bert run_squad.py). The
+  warm-up takes 10% of the steps, the decay counts from step 0, the clipping
+  norm is 1.0, and weight decay is 0.01. Adam's bias is corrected. The released
+  program does not correct it; for this, add
+  --config.optimizer.name=adamw_bert.
 
-  dev, EM and F1         base         large
-  squad              80.8/88.5    84.1/90.9   (Table 2)
-  squad2                          78.7/81.9   (Table 3)
+  EM / F1 of BERT on the development set, in % (Devlin et al. 2019):
+  name               base         large       source
+  squad           80.8/88.5    84.1/90.9      Table 2
+  squad2                       78.7/81.9      Table 3
   squad2 is also evaluated at the best threshold.
 
-Other families, for example `squad,roberta`:
+Names of other families, for example `squad,roberta`:
   roberta  Liu et al. 2019, Table 10
-  albert   Lan et al. 2020, Table 14; head dropout 0
-  electra  small and base; configure_finetuning.py: rows of 512, and ELECTRA's
-    head, which in squad2 has a classifier for unanswerable questions
+  albert   Lan et al. 2020, Table 14; the head's dropout is 0
+  electra  google-research/electra configure_finetuning.py: the settings of
+    small and base, with rows of 512 tokens. The head is ELECTRA's, which in
+    squad2 has a classifier for unanswerable questions.
 
-Command (TRAIN and DEV: the original files):
+Command (TRAIN and DEV are the original files):
   bert_jax prepare-task --task squad --input train=TRAIN \
     --input validation=DEV --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/squad.py:squad --workdir runs/squad \
