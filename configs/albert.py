@@ -1,18 +1,18 @@
 r"""ALBERT: masked n-grams and sentence order.
 
 Paper: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of
-  Language Representations", sections 3 and 4. "README" is that of
-  google-research/albert.
+  Language Representations", sections 3 and 4. "README" means the
+  README of google-research/albert.
 Settings: a batch has 4,096 sequences of 512 tokens. The optimizer is LAMB with
   a peak rate of 1.76e-3, a warm-up over 3,125 steps, linear decay, weight decay
-  0.01 and clipping at a norm of 1.0 (section 4.1; google-research/albert
-  README, run_pretraining.py, optimization.py). The objectives are masked
+  0.01 and clipping at a norm of 1.0 (section 4.1; README,
+  run_pretraining.py, optimization.py). The objectives are masked
   n-grams of up to 3 words and the order of sentences. 10% of the sequences are
   short (sections 3.1 and 4.1). Dropout is 0.1 in version 1, but xxlarge_v1 has
   none (released configuration) and version 2 has none (README).
 Steps: version 1 has 125,000 (section 4.1), but xxlarge_v1 has 1,500,000, the
   longest published run (README; the ablations have 125,000). The steps of
-  version 2 are those of the README. The README has no rate and no warm-up for
+  version 2 are from the README. The README has no rate and no warm-up for
   version 2, so those of version 1 are used.
 Predictions: 15% of the tokens in a row. The README's command has
   --max_predictions_per_seq=20, which is 4% of a row of 512 tokens. For this,

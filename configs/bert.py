@@ -1,8 +1,8 @@
 r"""BERT and Google's miniatures: masked LM and next sentences, in two phases.
 
 Paper: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
-  Transformers for Language Understanding", sections 3 and A.2. "README" is that
-  of google-research/bert.
+  Transformers for Language Understanding", sections 3 and A.2. "README" means
+  the README of google-research/bert.
   Miniatures (tiny, mini, small, medium): Turc et al. 2019, "Well-Read Students
   Learn Better: On the Importance of Pre-training Compact Models"; README,
   "March 11th, 2020: Smaller BERT Models".
@@ -15,8 +15,8 @@ Settings: a batch has 256 sequences. A run has 1,000,000 steps. The optimizer is
   the steps, then 512 (A.2). A sequence has up to 20 predictions, then up to 80,
   and 10% of the sequences are short (README, create_pretraining_data.py).
   For the miniatures, the README says "the standard BERT recipe", with WordPiece
-  masks and uncased text. The README has no numbers for the miniatures and
-  large_wwm, so BERT's numbers are used here.
+  masks and uncased text. For the miniatures and large_wwm, no
+  number of these settings is published, so BERT's numbers are used here.
 
   name       layers x width  heads  parameters  GLUE test, average (source)
   tiny            2 x  128      2       4.4M        64.2 (README)
@@ -27,13 +27,13 @@ Settings: a batch has 256 sequences. A run has 1,000,000 steps. The optimizer is
   large          24 x 1024     16       340M        82.1 (Table 1)
   large_wwm      24 x 1024     16       340M        none in README
 
-  The numbers of parameters are those of section 3. Those of the miniatures
-  include both heads.
+  The numbers of parameters are from section 3. For the miniatures, the number
+  includes both heads.
   Scores on SQuAD 1.1's development set: base EM 80.8 and F1 88.5; large EM 84.1
   and F1 90.9 (Table 2). README compares uncased models: large_wwm has EM 86.7,
   F1 92.8 and 87.07 on MNLI; BERT-large has EM 84.3, F1 91.0 and 86.05 on MNLI.
   Original hardware: 4 days on 4 Cloud TPUs (16 chips) for base, and 4 days on
-  16 Cloud TPUs (64 chips) for large (A.2). That of the others is not published.
+  16 Cloud TPUs (64 chips) for large (A.2). The others: not published.
 
 Command:
   bert_jax train --config configs/bert.py:base --workdir runs/bert_base \

@@ -1,4 +1,6 @@
-"""Sections that several configs share, and `merge`, which makes a config.
+"""Settings that several configs share, and `merge`, which makes a config.
+
+A section is a dict of settings.
 
 `unset(int)` means that the data or another model decides the value.
 """
@@ -15,7 +17,7 @@ RUN = dict(
   seed=0,
   micro_batches=1,
   phases={},
-  init_from="",  # a pre-trained model
+  init_from="",  # the path of a pre-trained model
   init_new_rows="mean",
   spike=dict(action="none", factor=2.0),
   mesh=dict(data=-1, fsdp=1, tensor=1, split_update="auto"),
@@ -92,11 +94,12 @@ TASK = dict(
   evaluate=dict(every=unset(int)),  # once an epoch
   checkpoint=dict(every=unset(int), keep=1, keep_best=1),
 )
-# Published settings for many tasks, of families other than BERT.
+# These are published settings for tasks, of families other than BERT.
 FAIRSEQ = dict(  # RoBERTa
   optimizer=dict(name="adamw_fairseq", b2=0.98, weight_decay=0.1, clip_norm=0.0)
 )
-ELECTRA = dict(  # small and base; large: peak=5e-5, layer_decay=0.9
+# These are for ELECTRA small and base. large has peak=5e-5 and layer_decay=0.9.
+ELECTRA = dict(
   schedule=dict(name="electra", peak=1e-4), optimizer=dict(layer_decay=0.8)
 )
 GPT1 = dict(

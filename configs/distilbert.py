@@ -2,8 +2,8 @@ r"""DistilBERT and DistilRoBERTa: distilled from BERT or RoBERTa.
 
 Paper: Sanh et al. 2019, "DistilBERT, a distilled version of BERT: smaller,
   faster, cheaper and lighter", sections 2 and 3. "README", train.py and
-  distiller.py are those of huggingface/transformers
-  research_projects/distillation. DistilRoBERTa is described in this README.
+  distiller.py are in huggingface/transformers research_projects/distillation.
+  This README describes DistilRoBERTa.
 Settings: the loss is 5 times the KL divergence at temperature 2 over all
   tokens, plus 2 times the masked LM's loss, plus 1 times the cosine loss of the
   last hidden states. The student begins with the teacher's layers 0, 2, 4, 7, 9
@@ -18,10 +18,10 @@ Settings: the loss is 5 times the KL divergence at temperature 2 over all
   each row are masked. distiller.py masks 15% of the tokens of a device's batch.
 Steps: these were computed here. base: 3 epochs of 3,300M words of Wikipedia and
   books at 1.3 pieces a word are 6,150 batches of 4,096 rows of 512 tokens.
-  roberta: 3 epochs of 40 GB at 4.5 bytes a piece are 12,700 such batches. Its
-  text is OpenWebText, a quarter of RoBERTa's text (README).
+  roberta: 3 epochs of 40 GB at 4.5 bytes a piece are 12,700 such batches. The
+  text of roberta is OpenWebText, a quarter of RoBERTa's text (README).
 
-  name     layers x width, heads  parameters  teacher
+  name     layers x width, heads  parameters  teacher, layers, parameters
   base         6 x 768, 12           66M      BERT-base, 12 layers, 110M
   roberta      6 x 768, 12           82M      RoBERTa-base, 12 layers, 125M
   (sources: section 2; Table 3; README;
@@ -34,7 +34,7 @@ Steps: these were computed here. base: 3 epochs of 3,300M words of Wikipedia and
   roberta 79.0 (83.2)  59.3 84.0 86.6 90.8 89.4 67.9  92.5  88.3 52.1
   base has an F1 of 86.9 on SQuAD 1.1's development set (README).
   Original hardware: base had 8 V100 of 16 GB for about 90 hours (section 3).
-  That of roberta is not published.
+  The hardware of roberta is not published.
 
 docs/distillation.md describes the teacher. Command:
   bert_jax train --config configs/distilbert.py:base \

@@ -1,8 +1,8 @@
 r"""ELECTRA: replaced token detection.
 
 Paper: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators
-  Rather Than Generators", sections 2 and 3, Table 6. Files named here are those
-  of google-research/electra.
+  Rather Than Generators", sections 2 and 3, Table 6. The README and the files
+  that are named here are in google-research/electra.
 Settings: the optimizer is Adam without bias correction. The learning rate is a
   warm-up over 10,000 steps, multiplied by a linear decay. Weight decay is 0.01,
   the clipping norm is 1.0 and dropout is 0.1. The loss is 1 times the
@@ -24,10 +24,10 @@ Settings: the optimizer is Adam without bias correction. The learning rate is a
   large   2,048 x 512         400,000    89.0 (Table 2)
   [mem] marks a number from memory, which was not looked up.
   Original hardware: small had one V100 for 4 days, and base 16 Cloud TPU v3 for
-  4 days (Table 1). That of large is not published; its training took 7.1e20
-  FLOPs (Table 2) [mem].
+  4 days (Table 1). The hardware of large is not published; the training
+  took 7.1e20 FLOPs (Table 2) [mem].
   The released small model was trained for 4,000,000 steps, and its generator
-  was as wide as its discriminator (README). large is ELECTRA-400K (section
+  was as wide as the discriminator (README). large is ELECTRA-400K (section
   3.4). ELECTRA-1.75M has an average of 89.5 on GLUE dev (Table 2). For its
   steps, add --config.total_steps=1750000 --config.schedule.warmup=0.0057143.
 

@@ -14,7 +14,7 @@ Optimizer: Adagrad with a constant rate of 0.2; the accumulators begin at 1. The
   gradient is the gradient of 20 times the loss, clipped at a global norm of 10.
 Original hardware: 3 GTX 1080 for two weeks.
 Published score: perplexity 39.7, the average of forward and backward.
-Differences: the released program shuffles documents, and its two directions
+Differences: the released program shuffles documents, and the two directions
   read different files. Here documents are read in the order of the prepared
   folder, and both directions of a stream read the same text. The held-out
   perplexity is measured on windows; each window begins with zero states.

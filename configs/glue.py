@@ -1,13 +1,13 @@
 r"""GLUE. `mrpc` has BERT's settings for this task, `mrpc,roberta` RoBERTa's.
 
 Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs and
-  dropout 0.1. The paper takes the peak learning rate that is best on the
-  development set, of 5e-5, 4e-5, 3e-5 and 2e-5; here it is 2e-5. The optimizer
-  is Adam. The warm-up takes 10% of the steps, the decay counts from step 0, the
-  clipping norm is 1.0, and weight decay is 0.01 (google-research/bert
-  run_classifier.py, optimization.py). One thing differs: Adam's bias is
-  corrected, because then fewer runs on small sets fail (Mosbach et al. 2021).
-  The released program does not correct it; for this, add
+  dropout 0.1. The paper tries the peak learning rates 5e-5, 4e-5, 3e-5 and 2e-5
+  and takes the best on the development set; here the rate is 2e-5. The
+  optimizer is Adam. The warm-up takes 10% of the steps, the decay counts from
+  step 0, the clipping norm is 1.0, and weight decay is 0.01
+  (google-research/bert run_classifier.py, optimization.py). One thing differs:
+  Adam's bias is corrected, because then fewer runs on small sets fail (Mosbach
+  et al. 2021). The released program does not correct it; for this, add
   --config.optimizer.name=adamw_bert.
 
   name  question (paper)                                         metric
@@ -30,22 +30,23 @@ Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs and
   large     60.5  86.7/85.9  89.3  92.7  72.1  70.1  94.9  86.5
 
 Rows are cut to 128 tokens. In mnli, qnli, qqp and sst2, a batch has rows of
-similar length, which is faster. In the other tasks, rows are shuffled; change
-this with --config.data.group=True.
+similar length, which is faster. In the other tasks, rows are shuffled. For
+rows of similar length in these tasks too, add --config.data.group=True.
 
-The settings of other families are in the tables below this text. Their sources:
+The settings of other families are in the tables below this text, with these
+sources:
   roberta  fairseq config/finetuning/TASK.yaml; TASK is sts_b for stsb and sst_2
     for sst2, and wnli has no file
   albert   Lan et al. 2020, Table 14
   electra  google-research/electra configure_finetuning.py: the settings are
-    those of small and base. large has a peak rate of 5e-5 and layer_decay 0.9.
+    for small and base. large has a peak rate of 5e-5 and layer_decay 0.9.
     For the settings that the paper describes, add
     --config.optimizer.layer_rule=written --config.optimizer.weight_decay=0.0
   gpt1     Radford et al. 2018, section 4.1; openai/finetune-transformer-lm
     train.py
 
-Command (TRAIN and DEV are the original files; MNLI has two, --input
-validation_matched=DEV --input validation_mismatched=DEV2):
+Command (TRAIN and DEV are the original files; mnli has two development files:
+--input validation_matched=DEV --input validation_mismatched=DEV2):
   bert_jax prepare-task --task mrpc --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/glue.py:mrpc --workdir runs/mrpc \

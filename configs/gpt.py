@@ -6,8 +6,9 @@ Settings: a batch has 64 rows of 512 tokens, and a run 100 epochs. The optimizer
   is Adam with a peak rate of 2.5e-4, a warm-up over 2,000 steps and a cosine to
   zero. Weight decay is 0.01 on all parameters but biases and gains. Dropout is
   0.1. Initial parameters are normal with standard deviation 0.02 (section 4.1).
-  For pre-training, no epsilon and no clipping norm is published. Here they are
-  those of fine-tuning, 1e-8 and 1.0 (openai/finetune-transformer-lm train.py).
+  For pre-training, no epsilon and no clipping norm is published. Here
+  epsilon is 1e-8 and the norm is 1.0, as in fine-tuning
+  (openai/finetune-transformer-lm train.py).
 Steps: these were computed here. 100 epochs of the books' 985 M words, about 1.2
   pieces each, are 3,600,000 steps. For other text, set total_steps, and set
   schedule.warmup to 2,000 / total_steps.

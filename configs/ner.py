@@ -4,15 +4,15 @@ conll2003 (Tjong Kim Sang 2003): people, places and organisations. The settings
   are those of Devlin et al. 2019, section 5.3 and appendix A.3. The first piece
   of each word is labelled, there is no CRF, and the vocabulary is cased. A row
   has 512 tokens: a sentence, and as much of the document around it as there is
-  space for. The appendix gives ranges. From these, here are 32 sentences a
-  batch, a peak learning rate of 5e-5 and 3 epochs. The warm-up takes 10% of the
+  space for. The appendix gives ranges. This config has 32 sentences a batch, a
+  peak learning rate of 5e-5 and 3 epochs. The warm-up takes 10% of the
   steps, the decay counts from step 0, the clipping norm is 1.0, and weight
   decay is 0.01. Adam's bias is corrected.
 wnut17 (Derczynski et al. 2017): rare and new names in posts. The settings are
   the same, but a row has one sentence of up to 128 tokens, without the document
   around it. The paper of BERT does not have this task.
 
-  The score is the F1 of entities in %, by the rules of conlleval.
+  F1 of entities in % of BERT (Devlin et al. 2019), by the rules of conlleval:
   name       set   base  large
   conll2003  dev   96.4   96.6  (Table 7)
   conll2003  test  92.4   92.8  (Table 7)

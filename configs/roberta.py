@@ -6,8 +6,9 @@ Settings: a batch has "8K" sequences of 512 tokens. A run has 500,000 steps. The
   optimizer is Adam with b2 0.98, epsilon 1e-6, weight decay 0.01 on every
   parameter and no clipping. The peak rate is 6e-4 after a warm-up over 24,000
   steps (base), or 4e-4 after 30,000 (large). Then it decays linearly. Dropout
-  is 0.1 (Table 9). fairseq examples/roberta/config/pretraining/base.yaml is
-  different: 2,048 sequences, 5e-4, and 10,000 of 125,000 steps of warm-up.
+  is 0.1 (Table 9). fairseq examples/roberta/config/pretraining/base.yaml has
+  other values: 2,048 sequences a batch, a peak rate of 5e-4, and 125,000 steps,
+  of which 10,000 are warm-up.
   "8K" is taken as 8,192, because 1,024 cards share it, and because 125,000
   steps of "2K" cost as much as 1,000,000 steps of 256 in Table 3.
   Rows are FULL-SENTENCES. Masks are new in every epoch, and there is no next
@@ -26,7 +27,7 @@ Data: 160 GB of text: books, Wikipedia, CC-News, OpenWebText, Stories (section
   large has EM 88.9 and F1 94.6 on SQuAD 1.1's development set, EM 86.5 and F1
   89.4 on SQuAD 2.0's, and an accuracy of 83.2 on RACE (the same README).
   Original hardware: large had 1,024 V100 (32 GB) for one day for 100,000 steps
-  (section 5). That of base is not published.
+  (section 5). The hardware of base is not published.
 
 For DOC-SENTENCES, add --config.data.builder=doc_sentences. For fixed masks, as
   in BERT, add --config.data.static_masks=10 (section 4.1).

@@ -1,18 +1,19 @@
 r"""SpanBERT: masked spans and their boundaries.
 
 Paper: Joshi et al. 2020, "SpanBERT: Improving Pre-training by Representing and
-  Predicting Spans", sections 3 and 4.2. "README" is that of
-  facebookresearch/SpanBERT.
+  Predicting Spans", sections 3 and 4.2. "README" means the
+  README of facebookresearch/SpanBERT.
 Settings: a batch has 256 sequences of 512 tokens. A run has 2,400,000 steps.
   The optimizer is Adam with a peak rate of 1e-4, a warm-up over 10,000 steps,
   linear decay, epsilon 1e-8, weight decay 0.01 on every parameter and a
   clipping norm of 1.0. Dropout is 0.1.
-  Spans of whole words are masked, 15% of the tokens. The lengths of the spans
-  are geometric with p 0.2 and at most 10. All tokens of a span are replaced in
-  the same way. The loss is that of masked LM plus that of the boundary
-  objective, whose vectors of 200 numbers are for 15 positions. A row has
-  sentences of one document, and there is no next sentence prediction (section
-  3; facebookresearch/SpanBERT pretraining/README.md, the command).
+  15% of the tokens are masked, in spans of whole words. The length of a span is
+  geometric with p 0.2 and at most 10. All tokens of a span are replaced in the
+  same way. The loss is the sum of the masked LM's loss and the loss of the
+  boundary objective. The boundary head has a vector of 200 numbers for each of
+  15 positions in a span. A row has sentences of one document, and there is no
+  next sentence prediction (section 3; facebookresearch/SpanBERT
+  pretraining/README.md, the command).
   base has the settings of large, because no settings of base are published.
 Data: books and Wikipedia, cased; BERT's vocabulary (section 4.2).
 
@@ -20,12 +21,13 @@ Data: books and Wikipedia, cased; BERT's vocabulary (section 4.2).
   base       12 x 768,  12         110M
   large      24 x 1024, 16         340M
 
-  F1 in % (README). The set is the development or the test set:
+  F1 in % (README). For SQuAD, "dev" is the development set and "test" the test
+  set:
          SQuAD 1.1    SQuAD 2.0   OntoNotes coreference  TACRED
   base   92.4 dev     83.6 dev           77.4             68.2
   large  94.6 test    88.7 test          79.6             70.8
-  Original hardware: large had 32 V100 for 15 days (section 4.2). That of base
-  is not published.
+  Original hardware: large had 32 V100 for 15 days (section 4.2). The hardware
+  of base is not published.
 
 Command:
   bert_jax train --config configs/spanbert.py:base \

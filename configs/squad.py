@@ -19,14 +19,14 @@ Both have rows of 384 tokens, a window every 128 tokens, questions of up to 64
   name               base         large       source
   squad           80.8/88.5    84.1/90.9      Table 2
   squad2                       78.7/81.9      Table 3
-  squad2 is also evaluated at the best threshold.
+  squad2 is also evaluated at the best threshold for "no answer".
 
 Names of other families, for example `squad,roberta`:
   roberta  Liu et al. 2019, Table 10
   albert   Lan et al. 2020, Table 14; the head's dropout is 0
   electra  google-research/electra configure_finetuning.py: the settings of
-    small and base, with rows of 512 tokens. The head is ELECTRA's, which in
-    squad2 has a classifier for unanswerable questions.
+    small and base, with rows of 512 tokens. The head is ELECTRA's. In
+    squad2, this head has a classifier for unanswerable questions.
 
 Command (TRAIN and DEV are the original files):
   bert_jax prepare-task --task squad --input train=TRAIN \

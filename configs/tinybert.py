@@ -30,8 +30,8 @@ Second stage of a task, which learns from the predictions: 3 epochs and
   --config.objective.targets=labels.
 Both stages of a task: a text is cut to 64 tokens, and a pair of texts to 128
   (section 4.2). The optimizer is Adam as in BERT's code, with weight decay 0.01
-  and a clipping norm of 1.0 (task_distill.py; it has 10 epochs for SST-2, and 5
-  for MNLI and QQP). For other tasks, change data.path and data.epochs.
+  and a clipping norm of 1.0 (task_distill.py, which has 10 epochs for SST-2 and
+  5 for MNLI and QQP). For other tasks, change data.path and data.epochs.
 A task needs a teacher (BERT-base, fine-tuned with configs/glue.py:sst2), a
   student after the general stage, and a training file with about 20 variants of
   each line. The flag --samples of `bert_jax augment` sets this number: 10 for
