@@ -383,18 +383,20 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 @needs_libtpu
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less_memory():
-  """A kernel saves no attention scores; TPUs before v4 have no kernel."""
-  kernel_flag = "--config.model.attention=tpu"
-  default_report, kernel_report = (
+  """A kernel saves no attention scores, and is the default on v5e.
+
+  TPUs before v4 have no kernel.
+  """
+  kernel_report, formula_report = (
     run_compile("v5e:2x2", 2, *TINY_FLAGS, "--cycles", *flags)
-    for flags in ([], [kernel_flag])
+    for flags in ([], ["--config.model.attention=xla"])
   )
   assert (
     kernel_report["temporaries_bytes"]
-    < 0.8 * default_report["temporaries_bytes"]
+    < 0.8 * formula_report["temporaries_bytes"]
   )
   kernels = kernel_report["cycles"]["kernels"]
-  assert default_report["cycles"]["kernels"] == {}
+  assert formula_report["cycles"]["kernels"] == {}
   # The model has two layers.
   assert {name: kernel["count"] for name, kernel in kernels.items()} == {
     "attention_forward": 2,
@@ -402,8 +404,10 @@ def test_attention_in_a_kernel_needs_less_memory():
   }
   # A kernel keeps the scores in the core, so it needs fewer cycles than
   # separate products.
-  assert kernel_report["cycles"]["total"] < default_report["cycles"]["total"]
-  process = run_command("--topology=v2:2x2", *TINY_FLAGS, kernel_flag)
+  assert kernel_report["cycles"]["total"] < formula_report["cycles"]["total"]
+  process = run_command(
+    "--topology=v2:2x2", *TINY_FLAGS, "--config.model.attention=tpu"
+  )
   assert process.returncode != 0
   assert "TPUs from v4 on, but this device is 'TPU v2'" in process.stderr
 
@@ -422,17 +426,21 @@ def test_base_fits_the_published_slice():
 def test_large_fits_the_published_slice_with_the_suggested_setting():
   """Without remat, phase 2 does not fit, and the report offers remat.
 
-  The published config has remat, with which phase 2 fits.
+  It would fit if the devices split the update, or if the layers were unrolled.
   """
-  flags = ("--topology=v2:8x8", "--phase=2", "--json")
+  settings = ("--config.model.unroll=1", "--config.mesh.split_update=off")
   process = run_command(
-    *flags, "--config.model.remat=False", config="bert:large"
+    *("--topology=v2:8x8", "--phase=2", "--json"),
+    *(*settings, "--config.model.remat=False"),
+    config="bert:large",
   )
   assert process.returncode == 2, process.stderr
   (report,) = reports_in(process)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
   assert report["offer"] == "--config.model.remat=True"
-  report_of_offer = run_compile("v2:8x8", 2, config="bert:large")
+  report_of_offer = run_compile(
+    "v2:8x8", 2, *settings, report["offer"], config="bert:large"
+  )
   assert report_of_offer["total_bytes"] == report["offer_total_bytes"]
 
 
