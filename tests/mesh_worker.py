@@ -17,7 +17,6 @@ from bert_jax.training import evaluate, optim, steps
 from bert_jax.training.state import (
   checkpoint_layout,
   init_state,
-  make_update_sharding,
   resize_to_layout,
   state_shapes,
 )
@@ -105,7 +104,8 @@ def train(mesh, micro_batches=1, splits_update=False, **model):
   )
   sharded_update = None
   if splits_update:
-    sharded_update = make_update_sharding(objective, mesh, batches[0], 0)
+    boxed_params = jax.eval_shape(objective.init, jax.random.key(0), batches[0])
+    sharded_update = update_sharding.plan(mesh, boxed_params, 0)
   shards = {"init": count_shards(state)}
   step = jax.jit(
     steps.make_train_step(

@@ -24,11 +24,7 @@ from bert_jax.training import (
   teacher,
 )
 from bert_jax.training.parts import Feed, Setup
-from bert_jax.training.state import (
-  checkpoint_layout,
-  make_update_sharding,
-  teacher_shapes,
-)
+from bert_jax.training.state import checkpoint_layout, teacher_shapes
 
 # Keys of the student's section `model` that also hold for its teacher, unless
 # the section `teacher.model` has them too.
@@ -131,8 +127,8 @@ def build(
       first_data.vocab_size,
       splits_update,
     ),
-    update_sharding=make_update_sharding(
-      objective, mesh, feeds[-1].shapes, config.model.unroll or 0
+    update_sharding=update_sharding.plan(
+      mesh, boxed_shapes, config.model.unroll or 0
     )
     if splits_update
     else None,

@@ -11,7 +11,6 @@ from flax import struct, traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import sharding, update_sharding
-from bert_jax.devices.update_sharding import UpdateSharding
 from bert_jax.objectives.base import Batch, Objective
 
 # A batch, or only the shapes of its arrays.
@@ -49,7 +48,7 @@ def state_shapes(
     mesh: the mesh; its devices need not exist on this machine.
     batch: a batch, or its shapes.
     splits_update: True if the devices split the update; then the step needs
-      `make_update_sharding`.
+      `update_sharding.plan`.
   """
   return _with_shardings(
     mesh, _boxed_shapes(objective, optimizer, batch), splits_update
@@ -67,23 +66,6 @@ def _with_shardings(
     update_sharding.split_over_data, (shapes.params, shapes.opt_state)
   )
   return shapes.replace(params=params, opt_state=opt_state)
-
-
-def make_update_sharding(
-  objective: Objective, mesh: Mesh, batch: BatchOrShapes, unroll: int
-) -> UpdateSharding:
-  """Returns what gathers parameters and splits gradients in a step.
-
-  Args:
-    objective: the objective.
-    mesh: the mesh.
-    batch: a batch, or its shapes.
-    unroll: the model's option; see `models.stack.Stack`.
-  """
-  boxed_shapes = jax.eval_shape(
-    lambda x: objective.init(jax.random.key(0), x), batch
-  )
-  return update_sharding.plan(mesh, boxed_shapes, unroll)
 
 
 def teacher_shapes(

@@ -31,11 +31,7 @@ from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import memory, phases, steps
 from bert_jax.training.setup import make_objective_and_optimizer
-from bert_jax.training.state import (
-  make_update_sharding,
-  state_shapes,
-  teacher_shapes,
-)
+from bert_jax.training.state import state_shapes, teacher_shapes
 
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
 CASED_VOCAB_SIZE = 28996
@@ -273,9 +269,7 @@ def make_step(
       optimizer,
       schedule,
       phase.num_micro_batches,
-      make_update_sharding(
-        objective, mesh, batch, parsed_config.model.unroll or 0
-      )
+      update_sharding.plan(mesh, boxed_params, parsed_config.model.unroll or 0)
       if splits_update
       else None,
     )
