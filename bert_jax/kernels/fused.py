@@ -44,6 +44,15 @@ def runs_on_cpu() -> bool:
   return device_in_use().platform == "cpu"
 
 
+def _runs_tpu_kernels() -> bool:
+  """Returns True if `device_in_use` is a TPU from v4 on.
+
+  The matrix units of TPU v2 and v3 lack some products of the kernels.
+  """
+  kind = device_in_use().device_kind
+  return kind.startswith("TPU") and kind[5:6] not in "23"
+
+
 def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
   """Chooses the implementation for one of an encoder's options.
 
@@ -75,8 +84,7 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
     return "triton" if is_fast else "xla"
   device_kind = device_in_use().device_kind
   if name == "tpu":
-    # The matrix units of TPU v2 and v3 lack some products of the kernels.
-    runs_here = device_kind.startswith("TPU") and device_kind[5:6] not in "23"
+    runs_here = _runs_tpu_kernels()
     needed_device = "TPUs from v4 on"
   else:
     runs_here, needed_device = name == "xla" or runs_on_gpu(), "GPUs of NVIDIA"
@@ -108,8 +116,7 @@ def choose_attention(
   Raises:
     ValueError: see `choose_implementation`.
   """
-  kind = device_in_use().device_kind
-  if name == "auto" and kind.startswith("TPU") and kind[5:6] not in "23":
+  if name == "auto" and _runs_tpu_kernels():
     mesh = jax.sharding.get_abstract_mesh()
     columns = heads // mesh.shape.get("tensor", 1) * head_dim
     if (
