@@ -42,9 +42,7 @@ def check_count(
 
 def check_positive(name: str, value: Any) -> float:
   """Returns a number above 0 as a float; raises a UserError for any other."""
-  if _is_bool(value) or not isinstance(value, numbers.Real):
-    raise UserError(f"{name}={value!r:.60} must be a number.")
-  number = float(value)
+  number = _check_number(name, value)
   if not 0 < number < math.inf:
     raise UserError(f"{name}={value} must be above 0, and finite.")
   return number
@@ -52,9 +50,7 @@ def check_positive(name: str, value: Any) -> float:
 
 def check_share(name: str, value: Any) -> float:
   """Returns a number from 0 to below 1; raises a UserError for any other."""
-  if _is_bool(value) or not isinstance(value, numbers.Real):
-    raise UserError(f"{name}={value!r:.60} must be a number.")
-  number = float(value)
+  number = _check_number(name, value)
   if not 0 <= number < 1:
     raise UserError(f"{name}={value} must be at least 0 and below 1.")
   return number
@@ -110,6 +106,13 @@ def check_path(name: str, value: Any, meaning: str) -> str:
 def given_names(arguments: Mapping[str, Any]) -> set[str]:
   """Returns the names of the arguments that are not None."""
   return {name for name, value in arguments.items() if value is not None}
+
+
+def _check_number(name: str, value: Any) -> float:
+  """Returns a number as a float; raises a UserError for anything else."""
+  if _is_bool(value) or not isinstance(value, numbers.Real):
+    raise UserError(f"{name}={value!r:.60} must be a number.")
+  return float(value)
 
 
 def _is_bool(value: Any) -> bool:
