@@ -126,7 +126,7 @@ class _Parameters(NamedTuple):
   given: Collection[str]
 
 
-# What messages name: None for the flags of a command, else parameters. In
+# Decides what messages name: flags of a command (None), or parameters. In
 # functions that a command calls, they name flags.
 _parameters: contextvars.ContextVar[_Parameters | None] = (
   contextvars.ContextVar("_parameters", default=None)

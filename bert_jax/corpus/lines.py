@@ -31,7 +31,7 @@ _BLOCK_BYTES = 2**17
 # The memory limit for xz: `xz -9` needs 65 MB, but a hostile file can ask for
 # 4 GB.
 _MAX_XZ_MEMORY = 2**28
-# What --errors=replace does, for messages.
+# Describes --errors=replace in messages.
 REPLACEMENT = " to put U+FFFD for such bytes"
 # A long line is cut at a space if there is one among this many last characters.
 _SPACE_RANGE = 1000

@@ -539,7 +539,7 @@ def _complete_folder(
   return meta
 
 
-# What a command's user can do about words of many tokens.
+# The remedy that a command names for words of many tokens.
 _WORD_STARTS_ADVICE = (
   "tokens; or, with a SentencePiece model, prepare the text with"
   " --word-starts=albert"

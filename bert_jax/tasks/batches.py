@@ -530,7 +530,7 @@ def open_task(
   return TrainingSplit(folder, rows, batches, epochs, names)
 
 
-# What helps if a split cannot be evaluated.
+# The remedy if a split cannot be evaluated.
 _EVALUATION_FLAGS = (
   "--config.data.validation=SPLIT, or --config.evaluate.every=0"
 )

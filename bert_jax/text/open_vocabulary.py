@@ -169,7 +169,7 @@ def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
     wordpiece.check_uncased(vocabulary, source)
 
 
-# What a caller of a Python function does without a vocabulary.
+# The words for a caller of a Python function who has no vocabulary.
 _NO_VOCABULARY = "without vocabulary=, one is trained on the text"
 
 

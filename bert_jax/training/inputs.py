@@ -45,7 +45,7 @@ def open_text(
   return feeds
 
 
-# What helps if no held-out documents can be evaluated.
+# The remedy if no held-out documents can be evaluated.
 _EVALUATION_FLAGS = (
   "Prepare the text with a larger --heldout, or pass --config.evaluate.every=0"
 )

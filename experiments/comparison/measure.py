@@ -69,8 +69,8 @@ def masked_loss(model: OpenedModel, data: str, batch_size: int) -> float:
   @jax.jit
   def loss(params, inputs, positions, targets, weights):
     log_p = fill_mask.log_probabilities(model.module, params, inputs, positions)
-    taken = jnp.take_along_axis(log_p, targets[..., None], 2)[..., 0]
-    return -(taken * weights).sum(), weights.sum()
+    log_p_of_targets = jnp.take_along_axis(log_p, targets[..., None], 2)[..., 0]
+    return -(log_p_of_targets * weights).sum(), weights.sum()
 
   sums = np.zeros(2)
   for start in range(0, len(heldout), batch_size):
