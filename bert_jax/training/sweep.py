@@ -196,12 +196,20 @@ def _open_task(config: dict[str, Any]) -> encoded_rows.Task:
 def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
   """Checks that a run will report the metric; called before any run begins.
 
-  The names of metrics of pre-training are not known in advance. So nothing is
-  checked if a run pre-trains.
+  The names of metrics of pre-training are not known in advance. So the name is
+  not checked if a run pre-trains.
 
   Raises:
-    UserError: all runs train on tasks, and none of them reports the metric.
+    UserError: a run is never evaluated; or all runs train on tasks, and none of
+      them reports the metric.
   """
+  for run in runs:
+    if run.config["evaluate"]["every"] == 0:
+      raise UserError(
+        f"evaluate.every is 0 in the run {run.name}, so it would report no"
+        f" {metric}; set a number of steps above 0, because a sweep compares"
+        " evaluations."
+      )
   names: set[str] = set()
   for run in runs:
     if not config_lib.trains_on_task(run.config):

@@ -593,6 +593,9 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
       sweep.check_metric(name, planned_runs)
   with pytest.raises(ValueError, match="--metric=acuracy: .* mean accuracy?"):
     sweep.check_metric("acuracy", planned_runs)
+  runs_without_evaluation = sweep.plan(config, ["evaluate.every=4,0"], [0])
+  with pytest.raises(ValueError, match="every is 0 in .*every=0,seed=0, so it"):
+    sweep.check_metric("accuracy", runs_without_evaluation)
   with pytest.raises(ValueError, match="data.path is empty; pass"):
     sweep.default_metric(config | {"data": config["data"] | {"path": ""}})
 
