@@ -8,9 +8,10 @@ sizes and step counts small. Some commands are not run:
 
 * The extras of pip commands and the targets of make commands are looked up in
   pyproject.toml and in the Makefile. `git clone` is not checked.
-* The flags of benchmarks that need a GPU or much time are only parsed. So are
-  the flags of commands that need the TPU's compiler, if it is not installed.
-* Commands that need ELMo's test data or pandas are left out without them.
+* The flags of benchmarks that need a GPU or much time are only parsed.
+* Commands that need the TPU's compiler may fail if it is not installed.
+* Commands that need ELMo's test data or pandas are left out if these are not
+  there.
 """
 
 import argparse
@@ -89,7 +90,8 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# This code runs before a program of a page. It defines names that it uses.
+# This code runs before a program of a page. It defines names that the program
+# uses.
 PRELUDE_CODE = """
 import numpy as np
 PATH, texts = "runs/mine", ["Some text here.", "Some more."]
@@ -138,7 +140,7 @@ class Outcome(NamedTuple):
     command: the command as the page prints it.
     command_run: the command that was run, with small sizes; empty if none was
       run.
-    seconds: the time that the command took.
+    seconds: the time that the command took; 0 if it was not run.
     error: the last lines of its output, or what `check_install` found; None if
       all is well.
   """
@@ -151,15 +153,15 @@ class Outcome(NamedTuple):
 
 def all_commands() -> list[Command]:
   """Returns the commands of all pages, in order, without repetitions."""
-  by_text: dict[tuple[str, str], Command] = {}
+  command_by_text: dict[tuple[str, str], Command] = {}
   for page in PAGES:
     for command in _commands_of_page(
       page, (ROOT / page).read_text(encoding="utf-8")
     ):
-      by_text.setdefault(
+      command_by_text.setdefault(
         (command.text, page if command.is_program else ""), command
       )
-  return list(by_text.values())
+  return list(command_by_text.values())
 
 
 def _commands_of_page(page: str, text: str) -> Iterator[Command]:
@@ -309,7 +311,7 @@ def make_small(words: list[str]) -> list[str] | None:
 
 
 def check_install(command: Command) -> str | None:
-  """Returns what is wrong with the extras or targets of a command, or None."""
+  """Returns an error about the extras or targets of a command, or None."""
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   makefile = (ROOT / "Makefile").read_text()
   for extras in re.findall(r"\[([\w,]+)\]", command.text):
@@ -324,9 +326,9 @@ def check_install(command: Command) -> str | None:
 
 
 def setup_commands() -> list[Command]:
-  """Returns the commands that make the files and models which pages assume."""
+  """Returns commands that make files and models for the pages' commands."""
   run_flags = "--config.data.path=data/mine --config.teacher.path=runs/mine"
-  lines = [
+  setup_lines = [
     "bert_jax vocab --input 'text/*.txt' --size 300 --output vocab.txt",
     "bert_jax prepare --input 'text/*.txt' --vocab vocab.txt"
     " --output data/mine --heldout 0.05",
@@ -336,7 +338,7 @@ def setup_commands() -> list[Command]:
     "bert_jax train --config configs/tinybert.py:4x312 --workdir"
     f" runs/tinybert_4x312 {run_flags}",
   ]
-  return [Command("set up", line) for line in lines]
+  return [Command("set up", line) for line in setup_lines]
 
 
 def run_command(command: Command, folder: pathlib.Path) -> Outcome:
@@ -455,11 +457,11 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 def run_all(folder: pathlib.Path, only: str = "") -> Iterator[Outcome]:
   """Yields the outcomes of the set-up, and of commands that contain `only`."""
-  first_commands = []
+  setup = []
   if not (folder / "text").exists():
     make_folder(folder)
-    first_commands = setup_commands()
-  for command in [*first_commands, *all_commands()]:
+    setup = setup_commands()
+  for command in [*setup, *all_commands()]:
     if only in command.text or command.page == "set up":
       yield run_command(command, folder)
       if command.text.startswith("bert_jax prepare --input 'text"):

@@ -84,7 +84,7 @@ TEXT_BY_NAME = {
 }
 
 
-def counts_of(*names: str) -> dict[str, int]:
+def document_and_word_counts(*names: str) -> dict[str, int]:
   words = sum(len(TEXT_BY_NAME[name].split()) for name in names)
   return {"documents": len(names), "words": words}
 
@@ -95,38 +95,44 @@ def test_each_filter_drops_and_counts(tmp_path, vocab_path, run_in_one_process):
   def count_dropped(**filters) -> dict[str, dict[str, int]]:
     output = str(tmp_path / "_".join(map(str, filters.values())))
     meta = prepare.prepare(path, vocab_path, output, filters=Filters(**filters))
-    assert meta["filtered"]["read"] == counts_of(*TEXT_BY_NAME)
+    assert meta["filtered"]["read"] == document_and_word_counts(*TEXT_BY_NAME)
     total_dropped = {
       key: sum(c[key] for c in meta["filtered"]["dropped"].values())
       for key in ("documents", "words")
     }
     remaining = meta["filtered"]["kept"]
-    assert {k: remaining[k] + total_dropped[k] for k in remaining} == counts_of(
-      *TEXT_BY_NAME
-    )
+    assert {
+      k: remaining[k] + total_dropped[k] for k in remaining
+    } == document_and_word_counts(*TEXT_BY_NAME)
     assert len(read_texts(output)) == remaining["documents"]
     assert {k: meta["options"][k] for k in filters} == filters
     return meta["filtered"]["dropped"]
 
-  assert count_dropped(min_words=3) == {"min_words": counts_of("short")}
-  assert count_dropped(min_words=2) == {"min_words": counts_of()}
-  assert count_dropped(max_symbols=0.1) == {"max_symbols": counts_of("signs")}
-  assert count_dropped(max_repetition=0.3) == {
-    "max_repetition": counts_of("loop")
+  assert count_dropped(min_words=3) == {
+    "min_words": document_and_word_counts("short")
   }
-  dropped_exact_copies = {"drop_duplicates": counts_of("copy", "nearer again")}
-  assert count_dropped(drop_duplicates=True) == dropped_exact_copies
-  counts_of_near_copies = counts_of("copy", "nearer", "nearer again")
+  assert count_dropped(min_words=2) == {"min_words": document_and_word_counts()}
+  assert count_dropped(max_symbols=0.1) == {
+    "max_symbols": document_and_word_counts("signs")
+  }
+  assert count_dropped(max_repetition=0.3) == {
+    "max_repetition": document_and_word_counts("loop")
+  }
+  exact_copy_counts = {
+    "drop_duplicates": document_and_word_counts("copy", "nearer again")
+  }
+  assert count_dropped(drop_duplicates=True) == exact_copy_counts
+  near_copy_counts = document_and_word_counts("copy", "nearer", "nearer again")
   assert count_dropped(near_duplicates=0.8) == {
-    "near_duplicates": counts_of_near_copies
+    "near_duplicates": near_copy_counts
   }
   assert count_dropped(**ALL_FILTERS._asdict()) == {
-    "min_words": counts_of("short"),
-    "max_symbols": counts_of("signs"),
-    "max_repetition": counts_of("loop"),
+    "min_words": document_and_word_counts("short"),
+    "max_symbols": document_and_word_counts("signs"),
+    "max_repetition": document_and_word_counts("loop"),
     # "nearer again" counts as an exact copy, although "nearer" is dropped.
-    "drop_duplicates": counts_of("copy", "nearer again"),
-    "near_duplicates": counts_of("nearer"),
+    "drop_duplicates": document_and_word_counts("copy", "nearer again"),
+    "near_duplicates": document_and_word_counts("nearer"),
   }
 
 
@@ -144,7 +150,9 @@ def test_all_filters_keep_the_first_copy_and_normalise(
     "five flags fly fine over there",
   ]
   assert meta["filtered"]["normalised"] == {"documents": 1}
-  assert meta["filtered"]["kept"] == counts_of("kept", "near", "ligature")
+  assert meta["filtered"]["kept"] == document_and_word_counts(
+    "kept", "near", "ligature"
+  )
   # In the reverse order, the copies that were dropped come first and are kept.
   path = write_jsonl(
     tmp_path / "other.jsonl", list(TEXT_BY_NAME.values())[::-1]
@@ -168,11 +176,13 @@ def test_all_filters_keep_the_first_copy_and_normalise(
 def test_filters_keep_the_sentences_of_documents(
   tmp_path, vocab_path, run_in_one_process
 ):
-  """Filtered text has the sentences of a text that never had bad documents."""
-  dirty = "ﬁrst a line\nthe second is longer\n\nshort\n\nthird ﬁne line here\n"
-  clean = "first a line\nthe second is longer\n\nthird fine line here\n"
+  """With filters, `unfiltered_text` gives the corpus of `expected_text`."""
+  unfiltered_text = (
+    "ﬁrst a line\nthe second is longer\n\nshort\n\nthird ﬁne line here\n"
+  )
+  expected_text = "first a line\nthe second is longer\n\nthird fine line here\n"
   corpora = []
-  for name, text in (("dirty", dirty), ("clean", clean)):
+  for name, text in (("dirty", unfiltered_text), ("clean", expected_text)):
     path = tmp_path / f"{name}.txt"
     path.write_text(text)
     output = str(tmp_path / name)
@@ -200,7 +210,9 @@ def many_texts() -> list[str]:
   return texts
 
 
-def test_bytes_do_not_depend_on_processes(tmp_path, vocab_path, monkeypatch):
+def test_bytes_do_not_depend_on_the_number_of_processes(
+  tmp_path, vocab_path, monkeypatch
+):
   path = write_jsonl(tmp_path / "in.jsonl", many_texts())
   contents = []
   for processes, batch_chars in ((1, 2**18), (3, 700)):
@@ -222,15 +234,15 @@ def test_an_interrupted_pass_continues(
   tmp_path, vocab_path, run_in_one_process, monkeypatch, capfd
 ):
   path = write_jsonl(tmp_path / "in.jsonl", many_texts())
-  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(path, vocab_path, expected_output, filters=ALL_FILTERS)
-  judge, calls = filters_module._EarlierDocuments.judge, []
+  uninterrupted_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(path, vocab_path, uninterrupted_output, filters=ALL_FILTERS)
+  original_judge, calls = filters_module._EarlierDocuments.judge, []
 
   def interrupt(self, row):
     calls.append(row)
     if len(calls) in (30, 70):
       raise KeyboardInterrupt
-    return judge(self, row)
+    return original_judge(self, row)
 
   monkeypatch.setattr(filters_module._EarlierDocuments, "judge", interrupt)
   for _ in range(2):
@@ -252,22 +264,22 @@ def test_an_interrupted_pass_continues(
   # Documents with fewer than five words are dropped before they are compared.
   num_judged = sum(len(t.split()) >= 5 for t in many_texts())
   assert num_judged < len(calls) < num_judged + 30
-  assert contents_of(output) == contents_of(expected_output)
+  assert contents_of(output) == contents_of(uninterrupted_output)
 
 
 def test_a_finished_pass_is_not_repeated(
   tmp_path, vocab_path, run_in_one_process, monkeypatch
 ):
   path = write_jsonl(tmp_path / "in.jsonl", many_texts())
-  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  prepare.prepare(path, vocab_path, expected_output, filters=ALL_FILTERS)
-  append, calls = prepare.SplitWriter.append, []
+  uninterrupted_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  prepare.prepare(path, vocab_path, uninterrupted_output, filters=ALL_FILTERS)
+  original_append, calls = prepare.SplitWriter.append, []
 
   def interrupt(self, split, documents):
     calls.append(split)
     if len(calls) == 10:
       raise KeyboardInterrupt
-    append(self, split, documents)
+    original_append(self, split, documents)
 
   monkeypatch.setattr(prepare.SplitWriter, "append", interrupt)
   arguments = {"filters": ALL_FILTERS, "save_seconds": 0}
@@ -275,7 +287,7 @@ def test_a_finished_pass_is_not_repeated(
     prepare.prepare(path, vocab_path, output, **arguments)
   monkeypatch.setattr(filters_module, "make_judge", None)
   prepare.prepare(path, vocab_path, output, **arguments)
-  assert contents_of(output) == contents_of(expected_output)
+  assert contents_of(output) == contents_of(uninterrupted_output)
 
 
 def test_an_existing_folder_with_other_filters_is_refused(
@@ -307,7 +319,7 @@ def run_prepare(*arguments) -> None:
   execute(["prepare", *map(str, arguments)])
 
 
-def test_the_report_counts_for_each_filter(
+def test_the_report_has_a_line_for_each_filter(
   tmp_path, vocab_path, run_in_one_process, capfd
 ):
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
@@ -388,13 +400,13 @@ def test_a_file_that_changes_between_passes_is_refused(
   tmp_path, vocab_path, run_in_one_process, monkeypatch
 ):
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
-  run_filters = filters_module.judge_documents
+  judge_documents = filters_module.judge_documents
 
-  def then_change(*arguments):
-    run_filters(*arguments)
+  def filter_and_change_file(*arguments):
+    judge_documents(*arguments)
     write_jsonl(tmp_path / "in.jsonl", [KEPT_TEXT])
 
-  monkeypatch.setattr(prepare, "judge_documents", then_change)
+  monkeypatch.setattr(prepare, "judge_documents", filter_and_change_file)
   with pytest.raises(
     ValueError, match="in.jsonl was changed while it was read"
   ):
@@ -407,22 +419,21 @@ def test_a_file_that_changes_between_passes_is_refused(
 def test_a_data_set_that_changes_between_passes_is_refused(
   tmp_path, vocab_path, run_in_one_process, monkeypatch, change
 ):
-  """An input without a file, such as a data set, cannot be watched for changes.
+  """Some inputs, such as a data set, are no file that can be watched.
 
-  So each pass counts its documents, and a second count that differs from the
-  first is an error.
+  So each pass counts the documents, and two different counts are an error.
   """
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
   read_records, counts_of_passes = sources.read_records, []
 
-  def read(text_sources):
+  def read_changed_records(text_sources):
     records = list(read_records(text_sources))
     counts_of_passes.append(len(records))
     if len(counts_of_passes) == 2:
       records = records[:change] if change < 0 else [*records, records[0]]
     return iter(records)
 
-  monkeypatch.setattr(sources, "read_records", read)
+  monkeypatch.setattr(sources, "read_records", read_changed_records)
   total = len(TEXT_BY_NAME)
   message = (
     f"had {total} documents and now has {total + change}: it was changed"

@@ -25,8 +25,8 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
-# Batches are small, and each one is saved, so that a kill leaves unfinished
-# work.
+# Progress is saved after every small batch, so that a killed process leaves
+# some work done and some undone.
 PREPARE_SCRIPT = """
 import sys
 from bert_jax.corpus import prepare
@@ -109,7 +109,7 @@ def test_folder_holds_the_corpus(tmp_path, text_path, vocab_path):
   assert names_in(tmp_path) == ["out", "text.txt", "vocab.txt"]
 
 
-def test_bytes_do_not_depend_on_processes(
+def test_bytes_do_not_depend_on_the_number_of_processes(
   tmp_path, text_path, vocab_path, monkeypatch
 ):
   contents = []
@@ -137,12 +137,12 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def test_killed_run_continues_to_the_same_bytes(
+def test_after_kills_the_output_has_the_bytes_of_a_whole_run(
   tmp_path, text_path, vocab_path
 ):
-  expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  expected_folder, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(
-    text_path, vocab_path, expected_output, heldout=0.2, processes=1
+    text_path, vocab_path, expected_folder, heldout=0.2, processes=1
   )
   script = tmp_path / "run.py"
   script.write_text(PREPARE_SCRIPT)
@@ -150,9 +150,9 @@ def test_killed_run_continues_to_the_same_bytes(
   root = pathlib.Path(bert_jax.__file__).parent.parent
   options = {"env": {**os.environ, "PYTHONPATH": str(root)}}
   num_killed = 0
-  for target in (0, 60, 120):
+  for num_records in (0, 60, 120):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
-    wait_for_records(process, output, target)
+    wait_for_records(process, output, num_records)
     pids = child_pids(process.pid)
     process.kill()
     process.wait()
@@ -173,20 +173,20 @@ def test_killed_run_continues_to_the_same_bytes(
   assert process.returncode == 0, process.stderr
   if num_killed == 3:
     assert "going on after" in process.stderr
-  assert contents_of(output) == contents_of(expected_output)
+  assert contents_of(output) == contents_of(expected_folder)
 
 
-def wait_for_records(process, output: str, target: int) -> None:
+def wait_for_records(process, output: str, num_records: int) -> None:
   path = pathlib.Path(output + ".partial/progress.json")
   while process.poll() is None:
     with contextlib.suppress(FileNotFoundError):
-      if json.loads(path.read_text())["records"] >= target:
+      if json.loads(path.read_text())["records"] >= num_records:
         return
     time.sleep(0.001)
 
 
 @pytest.mark.parametrize("os_function", ["replace", "rename", "unlink"])
-def test_a_run_that_is_interrupted_at_its_end_continues(
+def test_an_interruption_at_the_end_does_not_change_the_output(
   tmp_path, text_path, vocab_path, monkeypatch, os_function
 ):
   expected_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
@@ -231,7 +231,7 @@ def test_stopped_run_says_that_it_can_be_continued(
     reader.open_prepared(output)
 
 
-def test_a_run_that_is_interrupted_at_a_new_threshold_continues(
+def test_an_interruption_at_a_new_threshold_leaves_no_empty_split(
   tmp_path, vocab_path, monkeypatch
 ):
   path = tmp_path / "two.txt"
@@ -327,7 +327,7 @@ def test_the_advice_leaves_out_the_format_of_the_text(
   )
 
 
-def test_long_sentences_get_advice_only_in_bert_format():
+def test_a_warning_about_long_sentences_advises_only_in_bert_format():
   statistics = text_sizes.LengthStatistics(
     mean_tokens=101,
     longest_sentence=101,
@@ -343,7 +343,7 @@ def test_long_sentences_get_advice_only_in_bert_format():
     assert line.startswith(start + end)
 
 
-def test_finished_and_unfinished_folders_are_guarded(
+def test_other_options_or_inputs_are_refused_for_an_old_folder(
   tmp_path, text_path, vocab_path, capfd
 ):
   output = str(tmp_path / "out")
@@ -417,7 +417,7 @@ def test_bad_text_leaves_nothing(tmp_path, vocab_path, name, content, message):
   assert names_in(tmp_path) == names_before
 
 
-def test_full_disk_is_one_sentence_and_can_be_continued(
+def test_a_full_disk_gives_one_sentence_and_the_run_can_continue(
   tmp_path, text_path, vocab_path
 ):
   output = str(tmp_path / "out")
@@ -472,15 +472,15 @@ def test_a_wordpiece_vocabulary_only_in_tokenizer_json(
   )
   for source, name in ((vocab_path, "plain"), (str(fast_folder), "fast")):
     prepare.prepare(text_path, source, str(tmp_path / name), heldout=0.2)
-  from_text, from_json = (
+  text_folder, json_folder = (
     reader.open_prepared(str(tmp_path / name)) for name in ("plain", "fast")
   )
-  assert from_json.vocab == from_text.vocab == PIECES
-  assert from_json.special == from_text.special == (0, 1, 2, 3, 4)
+  assert json_folder.vocab == text_folder.vocab == PIECES
+  assert json_folder.special == text_folder.special == (0, 1, 2, 3, 4)
   assert not (tmp_path / "fast" / "vocab.txt").exists()
   for split in reader.SPLITS:
     np.testing.assert_array_equal(
-      from_json.splits[split].tokens, from_text.splits[split].tokens
+      json_folder.splits[split].tokens, text_folder.splits[split].tokens
     )
 
 
@@ -494,7 +494,10 @@ prepare.prepare(*sys.argv[1:4], processes=2)
 def test_a_script_without_a_guard_gets_an_error(
   tmp_path, text_path, vocab_path
 ):
-  """Workers import the script, so each would start to prepare the text."""
+  """Without the guard, each worker that imports the script would run `prepare`.
+
+  The guard is the line `if __name__ == "__main__":`.
+  """
   script = tmp_path / "script.py"
   script.write_text(UNGUARDED_SCRIPT)
   process = subprocess.run(
@@ -510,7 +513,7 @@ def test_a_script_without_a_guard_gets_an_error(
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_worker_that_a_signal_ends_gets_another_error(signal_number):
+def test_the_error_for_a_worker_that_a_signal_ends_names_memory(signal_number):
   outputs = tokenize.ordered_map(
     _make_kill_at_3, (int(signal_number),), range(8), processes=2
   )
@@ -530,7 +533,7 @@ def _make_kill_at_3(signal_number):
 def test_task_folders_and_text_folders_are_not_mixed_up(
   tmp_path, text_path, vocab_path
 ):
-  """Each error says for which command the folder is."""
+  """The error says for which command the folder was prepared."""
   text_folder = str(tmp_path / "text_folder")
   prepare.prepare(text_path, vocab_path, text_folder, processes=1)
   with pytest.raises(

@@ -1,4 +1,4 @@
-"""Tests that files are read with little memory, and that bad ones are named."""
+"""Tests readers of files: little memory, all formats, errors for bad files."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ from bert_jax.corpus import lines, parquet, sources
 COMPRESSORS = {
   "": bytes,
   ".gz": gzip.compress,
-  # With preset 0 the dictionary has 256 KB; the reader needs as much memory.
+  # With preset 0, the dictionary has 256 KB, which the reader must hold.
   ".xz": lambda content: lzma.compress(content, preset=0),
   ".zst": lambda content: compress_zstd(content),
 }
@@ -40,11 +40,11 @@ def use_small_limits(monkeypatch) -> None:
 
 
 def measure_reading(path, format: str) -> tuple[int, int, int]:
-  """Reads a file, and measures the memory that the reader uses.
+  """Reads a file, and measures the reader's memory.
 
   Returns:
-    The number of characters in all documents and in the longest one, and the
-    largest number of bytes of memory.
+    The number of characters in all documents, the number of characters in the
+    longest document, and the largest number of bytes of memory.
   """
   tracemalloc.start()
   try:
@@ -57,38 +57,38 @@ def measure_reading(path, format: str) -> tuple[int, int, int]:
     tracemalloc.stop()
 
 
-# Text -> how often the file repeats it.
-NUM_REPEATS = {
+# Text -> how often a file repeats the text.
+NUM_REPEATS_BY_TEXT = {
   "word ": 2**20,
   "x": 2**20,
   "\u4e16": 2**20,
   " ": 2**20,
   "\n": 2**17,
 }
-LONG_LINES = [
-  (format, "", unit) for format in TEXT_FORMATS for unit in NUM_REPEATS
+LONG_LINE_CASES = [
+  (format, "", unit) for format in TEXT_FORMATS for unit in NUM_REPEATS_BY_TEXT
 ]
-LONG_LINES += [
+LONG_LINE_CASES += [
   ("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"
 ]
 
 
-@pytest.mark.parametrize("format, suffix, unit", LONG_LINES)
+@pytest.mark.parametrize("format, suffix, repeated_text", LONG_LINE_CASES)
 def test_memory_does_not_grow_with_a_line(
-  tmp_path, monkeypatch, format, suffix, unit
+  tmp_path, monkeypatch, format, suffix, repeated_text
 ):
   use_small_limits(monkeypatch)
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
-  text = unit * NUM_REPEATS[unit]
+  text = repeated_text * NUM_REPEATS_BY_TEXT[repeated_text]
   path = write_file(
     tmp_path / f"a.txt{suffix}", COMPRESSORS[suffix](text.encode())
   )
   num_chars, longest, peak = measure_reading(path, format)
-  if unit.isspace():
+  if repeated_text.isspace():
     assert num_chars == 0
   else:
-    # Documents that are cut from a longer text get additional newlines.
+    # A text that is cut into documents has additional newlines.
     assert len(text) <= num_chars <= len(text) * 1.01
   assert longest <= 2 * lines.MAX_CHARS + 1
   # The memory holds blocks of the file, a few copies of a document, and a
@@ -97,7 +97,9 @@ def test_memory_does_not_grow_with_a_line(
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
-def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
+def test_a_record_longer_than_the_limit_is_refused(
+  tmp_path, monkeypatch, suffix
+):
   use_small_limits(monkeypatch)
   content = jsonl_text("Fine.") + '{"text": "' + "x" * 2**22
   path = write_file(
@@ -105,7 +107,7 @@ def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
   )
   with pytest.raises(ValueError, match=r"a\.jsonl.*:2: .* 65,536 characters"):
     measure_reading(path, "jsonl")
-  # A shorter record is cut into documents.
+  # A record within the limit is cut into documents.
   text = "\n" * 1000 + "word " * 12000
   write_file(path, COMPRESSORS[suffix](jsonl_text(text).encode()))
   texts = [raw.text for raw in read_raw(path, "jsonl")]
@@ -124,22 +126,24 @@ def test_the_parts_of_a_cut_line_join_to_the_line(tmp_path, monkeypatch):
   assert all(raw.text.endswith(" ") for raw in raw_documents[:-1])
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
-@pytest.mark.parametrize("block", [1, 2, 3, 2**17])
-def test_every_kind_of_line_end_is_read(tmp_path, monkeypatch, end, block):
-  monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r", "\r\r\n"])
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 2**17])
+def test_every_kind_of_line_end_is_read(
+  tmp_path, monkeypatch, line_end, block_bytes
+):
+  monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
   texts = ["One hére.", "Two there.", "", "Third document.", ""]
-  path = write_file(tmp_path / "a.txt", "\ufeff" + end.join(texts))
+  path = write_file(tmp_path / "a.txt", "\ufeff" + line_end.join(texts))
   expected_documents = [["One hére.", "Two there."], ["Third document."]]
   assert read_documents(path) == expected_documents
-  path = write_file(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
+  path = write_file(tmp_path / "a.jsonl", line_end.join(map(jsonl_line, texts)))
   assert read_documents(path) == [
     ["One hére."],
     ["Two there."],
     ["Third document."],
   ]
-  # All further separators are ordinary characters of a line.
-  path = write_file(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
+  # Other separators of Unicode are ordinary characters of a line.
+  path = write_file(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{line_end}F.")
   assert read_documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
 
 
@@ -147,9 +151,9 @@ def jsonl_line(text: str) -> str:
   return json.dumps({"text": text}) if text else ""
 
 
-@pytest.mark.parametrize("block", [1, 5, 2**17])
-def test_the_byte_that_is_not_utf8_is_named(tmp_path, monkeypatch, block):
-  monkeypatch.setattr(lines, "_BLOCK_BYTES", block)
+@pytest.mark.parametrize("block_bytes", [1, 5, 2**17])
+def test_the_byte_that_is_not_utf8_is_named(tmp_path, monkeypatch, block_bytes):
+  monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
   content = "Fine.\r\néé\rB".encode() + b"\xc3("
   path = write_file(tmp_path / "a.txt", content)
   with pytest.raises(ValueError, match=r"a\.txt: .*line 3, at byte 13;"):
@@ -161,15 +165,15 @@ def test_the_byte_that_is_not_utf8_is_named(tmp_path, monkeypatch, block):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_damaged_files_say_where(tmp_path, suffix):
+def test_the_error_of_a_damaged_file_says_where(tmp_path, suffix):
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
   text = "".join(f"Sentence {i * i}.\n" for i in range(40000)).encode()
   content = COMPRESSORS[suffix](text)
   if suffix == ".zst":
     zstandard = pytest.importorskip("zstandard")
-    # Like the command zstd, write a checksum. Without it the reader may not
-    # notice the damage.
+    # The command zstd writes a checksum, too. Without a checksum, the reader
+    # may not notice the damage.
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     content = compressor.compress(text)
   path = write_file(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
@@ -195,8 +199,8 @@ def test_damaged_files_say_where(tmp_path, suffix):
 def test_xz_with_a_huge_dictionary_is_refused(tmp_path):
   filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]
   content = lzma.compress(b"One here.", lzma.FORMAT_XZ, filters=filters)
-  # In .xz a checksum protects the size of the dictionary. The older format
-  # below has no checksum, so this test can write a huge size into it.
+  # In .xz, a checksum protects the size of the dictionary. The older format
+  # FORMAT_ALONE has no checksum, so this test can write a huge size into it.
   path = write_file(tmp_path / "a.txt.xz", content)
   assert read_documents(path) == [["One here."]]
   content = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
@@ -350,7 +354,7 @@ class TestParquet:
     with pytest.raises(ValueError, match="2 columns have the name `text`"):
       read_documents(path)
 
-  def test_parquet_as_another_format_is_refused(self, tmp_path):
+  def test_a_parquet_file_is_refused_for_every_other_format(self, tmp_path):
     path = tmp_path / "a.parquet"
     self.write(path, ["One here."])
     for format in (*TEXT_FORMATS, "jsonl"):
@@ -360,7 +364,7 @@ class TestParquet:
     with pytest.raises(ValueError, match="decompress it"):
       read_documents(tmp_path / "a.parquet.gz")
 
-  def test_batches_of_large_rows_are_smaller(self, tmp_path):
+  def test_batches_of_large_rows_have_fewer_rows(self, tmp_path):
     path = tmp_path / "a.parquet"
     for num_rows, size in ((1000, 10), (20, 2**20)):
       texts = [f"{i} " + "x" * size for i in range(num_rows)]

@@ -1,4 +1,4 @@
-"""Tests the compilation for TPU slices, without a TPU, and its reports."""
+"""Tests the reports of `bert_jax compile`, which needs no TPU."""
 
 import importlib.util
 import json
@@ -24,10 +24,10 @@ NO_DROPOUT_FLAGS = [
   "--config.model.dropout=0.0",
   "--config.model.attention_dropout=0.0",
 ]
-# A model this small compiles in seconds.
+# With these flags, the model is so small that it compiles in seconds.
 TINY_FLAGS = ["--config.model.variant=tiny", "--config.model.vocab_size=512"]
 
-PROGRAM = """HloModule jit_step, is_scheduled=true
+HLO_TEXT = """HloModule jit_step, is_scheduled=true
 
 %add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[]{:T(256)} parameter(0)
@@ -77,7 +77,7 @@ ENTRY %main (w: f32[8]) -> f32[8] {
 """  # noqa: E501
 
 
-def test_bytes_of_types_are_counted():
+def test_num_bytes_gives_the_size_of_a_type():
   sizes = {
     "f32[2,3]{1,0:T(8,128)}": 24,
     "bf16[4]": 8,
@@ -91,10 +91,11 @@ def test_bytes_of_types_are_counted():
 
 
 def test_collectives_are_counted_as_often_as_they_run():
-  """The text of the outer loop gives its count, 5. The count of the inner loop,
-  3, follows from its condition.
+  """The program says that the outer loop runs 5 times.
+
+  That the inner loop runs 3 times follows from its condition.
   """
-  program = hlo.parse_program(PROGRAM)
+  program = hlo.parse_program(HLO_TEXT)
   assert program.entry == "main"
   assert hlo.loop_trip_counts(program) == [5, 3]
   assert hlo.collective_traffic(program) == {
@@ -157,7 +158,7 @@ def test_an_isolated_process_gives_its_values_and_errors():
       next(values)
 
 
-REPORT = dict(
+REPORT_OF_PHASE = dict(
   topology="v5e:4x4",
   devices=16,
   mesh=dict(data=16, fsdp=1, tensor=1),
@@ -168,7 +169,7 @@ REPORT = dict(
   gradient_bytes=1,
   temporaries_bytes=28,
 )
-CONFIG = dict(
+SMALL_CONFIG = dict(
   phases=dict(phase1=dict(micro_scale=1), phase2=dict(micro_scale=2)),
   micro_batches=1,
   model=dict(remat=False),
@@ -177,11 +178,12 @@ CONFIG = dict(
 
 
 def replace_compiler(monkeypatch, does_fit):
-  """Replaces the compiler; returns a list that gets the settings of each call.
+  """Replaces `compile_step`; returns a list of the settings that it was given.
 
-  `does_fit` gets the same settings; None means that the mesh does not fit.
+  `does_fit` takes the settings and says if they fit; if it returns None, the
+  replaced function raises ValueError.
   """
-  calls = []
+  tried_settings = []
 
   def compile_step(config, phase_index, slice_name):
     values = dict(
@@ -190,27 +192,28 @@ def replace_compiler(monkeypatch, does_fit):
       fsdp=config["mesh"]["fsdp"],
       topology=slice_name,
     )
-    calls.append(values)
+    tried_settings.append(values)
     fits = does_fit(**values)
     if fits is None:
       raise ValueError("does not divide")
     return dict(fits=fits, total_bytes=9)
 
   monkeypatch.setattr(topologies, "compile_step", compile_step)
-  return calls
+  return tried_settings
 
 
 def test_only_settings_that_compiled_are_suggested(monkeypatch):
-  """A setting with which compiling raises an error is skipped."""
-  calls = replace_compiler(
+  """A setting for which `compile_step` raises an error is skipped."""
+  tried_settings = replace_compiler(
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
-  suggestion = suggestions.find_suggestion(CONFIG, 1, REPORT)
-  # Temporaries of 28 do not fit into 16 - 4 - 1, so the rows are divided by at
-  # least 4. A device has 16 rows, so the factors 4, 8 and 16 are tried, and
-  # then remat. Phase 2 has micro_scale=2, by which the factors are multiplied.
-  assert [values["micro"] for values in calls] == [8, 16, 32, 2]
+  suggestion = suggestions.find_suggestion(SMALL_CONFIG, 1, REPORT_OF_PHASE)
+  # 28 bytes of temporaries do not fit into 16 - 4 - 1 bytes, so the rows are
+  # divided by at least 4. A device has 16 rows, so the factors 4, 8 and 16 are
+  # tried, and then remat. Each factor multiplies micro_scale, which is 2 in
+  # phase 2.
+  assert [values["micro"] for values in tried_settings] == [8, 16, 32, 2]
   assert suggestion == dict(
     offer="--config.model.remat=True",
     offer_total_bytes=9,
@@ -219,17 +222,19 @@ def test_only_settings_that_compiled_are_suggested(monkeypatch):
       "--config.phases.phase2.micro_scale=32",
     ],
   )
-  assert not CONFIG["model"]["remat"]
+  assert not SMALL_CONFIG["model"]["remat"]
 
 
-def test_a_larger_mesh_is_suggested_for_a_state_that_is_too_large(monkeypatch):
-  calls = replace_compiler(
+def test_a_larger_slice_is_suggested_for_a_state_that_is_too_large(monkeypatch):
+  tried_settings = replace_compiler(
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
   suggestion = suggestions.find_suggestion(
-    CONFIG, 0, REPORT | dict(arguments_bytes=16)
+    SMALL_CONFIG, 0, REPORT_OF_PHASE | dict(arguments_bytes=16)
   )
-  assert calls[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
+  assert tried_settings[0] == dict(
+    micro=1, remat=False, fsdp=16, topology="v5e:4x4"
+  )
   assert suggestion["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
   assert suggestion["offer"] == (
     "--topology=v5e:4x8 --config.mesh.data=1 --config.mesh.fsdp=32"
@@ -238,28 +243,30 @@ def test_a_larger_mesh_is_suggested_for_a_state_that_is_too_large(monkeypatch):
 
 
 def test_nothing_is_suggested_if_nothing_fits(monkeypatch):
-  calls = replace_compiler(monkeypatch, lambda **_: False)
-  suggestion = suggestions.find_suggestion(CONFIG, 0, REPORT)
-  assert len(calls) == len(suggestion["tried"]) == suggestions.MAX_TRIALS
+  tried_settings = replace_compiler(monkeypatch, lambda **_: False)
+  suggestion = suggestions.find_suggestion(SMALL_CONFIG, 0, REPORT_OF_PHASE)
+  assert (
+    len(tried_settings) == len(suggestion["tried"]) == suggestions.MAX_TRIALS
+  )
   assert suggestion["offer"] is None and suggestion["offer_total_bytes"] is None
 
 
 def test_a_crash_of_the_compiler_is_reported(monkeypatch):
-  """After a crash, the first change that is compiled turns remat off."""
+  """After a crash, remat=False is the first setting that is tried."""
 
   def crash(function, *args):
-    yield dict(REPORT)
+    yield dict(REPORT_OF_PHASE)
     raise isolated.Crash("segmentation fault")
 
   monkeypatch.setattr(isolated, "run_in_process", crash)
-  config = CONFIG | dict(model=dict(remat=True))
+  config = SMALL_CONFIG | dict(model=dict(remat=True))
   report = topologies.compile_step(config, 1, "v5e:4x4")
   assert report["fits"] is None
   assert report["crashed"] == "segmentation fault"
-  calls = replace_compiler(monkeypatch, lambda **_: True)
+  tried_settings = replace_compiler(monkeypatch, lambda **_: True)
   suggestion = suggestions.find_suggestion(config, 1, report)
   assert suggestion["offer"] == "--config.model.remat=False"
-  assert len(calls) == 1
+  assert len(tried_settings) == 1
 
 
 def run_command(*flags, config="bert:base"):
@@ -278,17 +285,17 @@ def reports_in(process):
   return [json.loads(line) for line in process.stdout.splitlines()]
 
 
-def assert_refused(process, *words):
+def assert_refused(process, *message_parts):
   assert process.returncode == 1 and not process.stdout
   error = without_progress(process.stderr)
   assert error.startswith("error: ") and error.count("\n") == 1
-  for word in words:
-    assert word in process.stderr
+  for part in message_parts:
+    assert part in process.stderr
 
 
 @needs_libtpu
 @pytest.mark.parametrize(
-  "flags, words",
+  "flags, message_parts",
   [
     (["--topology=v2:3x3"], ["v2:3x3", "v2:2x2"]),
     (["--topology="], ["--topology is empty"]),
@@ -300,8 +307,8 @@ def assert_refused(process, *words):
     ),
   ],
 )
-def test_bad_flags_get_one_sentence(flags, words):
-  assert_refused(run_command(*flags), *words)
+def test_bad_flags_get_one_sentence(flags, message_parts):
+  assert_refused(run_command(*flags), *message_parts)
 
 
 def test_a_config_that_fine_tunes_is_refused():
@@ -342,11 +349,11 @@ def test_a_small_step_is_compiled_and_reported():
   (report,) = reports_in(process)
   assert report["devices"] == 8 and report["hbm_bytes"] == 8 * 2**30
   assert report["length"] == 128 and report["loops"] == []
-  # Each of the 8 devices holds a part of the word table and of its moments, and
-  # all arrays of fewer than 65,536 elements.
+  # Each of the 8 devices holds a part of the word table and of its moments.
+  # Arrays of fewer than 65,536 elements are whole on each device.
   state_bytes = 3 * report["gradient_bytes"]
   assert state_bytes / 8 < report["arguments_bytes"] < state_bytes / 2
-  # Nearly all outputs are written into the memory of the inputs.
+  # Nearly all of the new state is written into the memory of the old state.
   assert report["aliased_bytes"] > 0.99 * state_bytes / 8
   assert report["total_bytes"] > report["temporaries_bytes"] > 0
   # The devices gather the parameters, and sum up the gradients.
@@ -361,7 +368,7 @@ def test_a_small_step_is_compiled_and_reported():
   assert cycles["kernels"] == {}
   for name in ("products", "attention", "norms", "heads", "optimizer"):
     assert groups[name] > 0.01 * cycles["total"]
-  # Without a loop, little is stacked. Few cycles belong to no group.
+  # There is no loop that stacks its results. Few cycles belong to no group.
   assert groups["stacking"] < 0.01 * cycles["total"]
   assert groups["other"] < 0.05 * cycles["total"]
   assert 0 < cycles["compute_ms"] < cycles["step_ms"]
@@ -383,7 +390,7 @@ def run_compile(topology, phase, *flags, config="bert:base"):
 @needs_libtpu
 @pytest.mark.slow
 def test_attention_in_a_kernel_needs_less_memory():
-  """A kernel saves no attention scores, and is the default on v5e.
+  """The kernel, which is the default on v5e, saves no attention scores.
 
   TPUs before v4 have no kernel.
   """
@@ -426,7 +433,8 @@ def test_base_fits_the_published_slice():
 def test_large_fits_the_published_slice_with_the_suggested_setting():
   """Without remat, phase 2 does not fit, and the report offers remat.
 
-  It would fit if the devices split the update, or if the layers were unrolled.
+  Phase 2 would also fit if the devices split the update, or if the layers were
+  unrolled.
   """
   settings = ("--config.model.unroll=1", "--config.mesh.split_update=off")
   process = run_command(
@@ -438,10 +446,10 @@ def test_large_fits_the_published_slice_with_the_suggested_setting():
   (report,) = reports_in(process)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
   assert report["offer"] == "--config.model.remat=True"
-  report_of_offer = run_compile(
+  report_with_remat = run_compile(
     "v2:8x8", 2, *settings, report["offer"], config="bert:large"
   )
-  assert report_of_offer["total_bytes"] == report["offer_total_bytes"]
+  assert report_with_remat["total_bytes"] == report["offer_total_bytes"]
 
 
 SMALL_FLAGS = ["--config.model.variant=small", "--config.model.unroll=4"]
@@ -449,7 +457,7 @@ SMALL_FLAGS = ["--config.model.variant=small", "--config.model.unroll=4"]
 
 @needs_libtpu
 @pytest.mark.slow
-def test_the_counted_operations_are_those_of_the_model():
+def test_the_compiler_counts_about_as_many_operations_as_the_formula():
   """The layers are unrolled, since a loop's body would be counted only once."""
   assert 0.97 <= run_compile("v2:4x4", 2, *SMALL_FLAGS)["flops_ratio"] <= 1.1
 
@@ -459,7 +467,7 @@ def test_the_counted_operations_are_those_of_the_model():
 @pytest.mark.xfail(
   strict=True, reason="attention dropout's result is kept: 1.22 times, not 1.1"
 )
-def test_dropout_needs_no_more_memory():
+def test_dropout_needs_at_most_a_tenth_more_memory():
   dropout_report = run_compile("v2:4x4", 2, *SMALL_FLAGS)
   no_dropout_report = run_compile("v2:4x4", 2, *SMALL_FLAGS, *NO_DROPOUT_FLAGS)
   assert (

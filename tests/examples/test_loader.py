@@ -53,7 +53,7 @@ def unmasked_rows(batch):
 
 
 def portions_of_an_epoch(source):
-  """Yields the portions of the current epoch, and moves to the next epoch."""
+  """Yields the portions of the source's epoch, and moves to the next epoch."""
   portion = source._current_portion()
   epoch = source.position()["epoch"]
   while source.position()["epoch"] == epoch:
@@ -62,11 +62,11 @@ def portions_of_an_epoch(source):
     portion = source._current_portion()
 
 
-def epoch_sizes(source, epochs):
-  """Returns the number of examples of each of the first `epochs` epochs."""
+def epoch_sizes(source, num_epochs):
+  """Returns the number of examples in each of the next `num_epochs` epochs."""
   return [
     sum(len(portion.elements) for portion in portions_of_an_epoch(source))
-    for _ in range(epochs)
+    for _ in range(num_epochs)
   ]
 
 
@@ -93,11 +93,14 @@ def test_rows_do_not_depend_on_how_many_are_read_at_once():
 
 
 def test_a_restart_gives_the_same_rows_with_and_without_a_position():
-  full_stream, batch_size = make_stream(), 16
+  uninterrupted_stream, batch_size = make_stream(), 16
   batches_and_positions = []
   for step in range(60):
     batches_and_positions.append(
-      (full_stream.read(step * batch_size, batch_size), full_stream.position())
+      (
+        uninterrupted_stream.read(step * batch_size, batch_size),
+        uninterrupted_stream.position(),
+      )
     )
   assert batches_and_positions[-1][1]["epoch"] >= 2
   for step in (1, 7, 31, 59):
@@ -121,9 +124,9 @@ def test_a_restart_gives_the_same_rows_with_and_without_a_position():
 
 
 def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
-  """Reads 3 epochs of 10 examples in batches of 2.
+  """Reads 3 epochs of 10 examples, 2 in each batch.
 
-  The first loader stops after 5, 7 or 10 batches; a second one continues.
+  A loader stops after 5, 7 or 10 batches, and a second loader continues.
   """
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
@@ -155,14 +158,15 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
         for host_shares in zip(*ids_by_host, strict=True)
       ]
       assert joined_rows == ids
-  # In each epoch, every document begins one row. The orders of epochs differ.
+  # In each epoch, every document begins one row. The order of the rows differs
+  # between the epochs.
   rows = [unmasked_rows(make_short_stream().read(10 * e, 10)) for e in range(3)]
   first_tokens = [[row[1] for row in epoch] for epoch in rows]
   assert all(sorted(epoch) == list(range(10, 20)) for epoch in first_tokens)
   assert first_tokens[0] != first_tokens[1] != first_tokens[2]
 
 
-def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
+def test_masks_differ_in_every_epoch_but_not_in_a_second_run():
   corpus = corpus_from_documents([[[7] * 100] for _ in range(5)])
 
   def masks(seed):
@@ -171,13 +175,13 @@ def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
 
   first_masks = masks(0)
   np.testing.assert_array_equal(first_masks, masks(0))
-  # All rows have equal texts, and all must have different masks.
+  # All 15 rows have the same text, but no two have the same masks.
   assert len(np.unique(first_masks.reshape(15, -1), axis=0)) == 15
   masks_of_both_seeds = np.concatenate([first_masks, masks(1)]).reshape(30, -1)
   assert len(np.unique(masks_of_both_seeds, axis=0)) == 30
 
 
-def test_an_epoch_is_every_chunk_once():
+def test_an_epoch_reads_every_chunk_once():
   corpus = random_corpus()
   bounds = streams.shard_bounds(corpus, 100)
   assert bounds[0] == 0 and bounds[-1] == 40 and len(bounds) > 10
@@ -213,11 +217,11 @@ def test_a_mixture_has_exact_shares_and_restarts():
   assert not np.array_equal(*component_indices.reshape(2, -1))
   full_batch = mixture.read(0, num_rows)
   for i, name in enumerate(names):
-    single_batch = make_stream(name=name).read(
+    component_batch = make_stream(name=name).read(
       0, int((component_indices == i).sum())
     )
     assert equal_batches(
-      single_batch,
+      component_batch,
       {k: v[component_indices == i] for k, v in full_batch.items()},
     )
   for first_row in (4090, 17, 0):
@@ -274,7 +278,7 @@ def test_a_held_out_subset_has_rows_of_the_full_set():
     loader.make_heldout(corpus, make_recipe(), 0)
 
 
-def test_hosts_share_a_batch():
+def test_the_shares_of_hosts_join_to_the_full_batch():
   full_batches = [make_stream().read(24 * s, 24) for s in range(5)]
   for num_hosts in (1, 2, 4):
     batches_by_host = []
@@ -315,7 +319,7 @@ class FailingSource:
     return {"first": 0}
 
 
-def test_errors_of_the_thread_reach_the_consumer():
+def test_an_error_of_the_source_is_raised_by_next():
   host_batches = loader.batches_from_step(FailingSource(), 0, 8)
   assert next(host_batches).batch["x"][0] == 0
   assert next(host_batches).batch["x"][0] == 8
@@ -412,7 +416,7 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
   )
 
 
-def test_open_data_names_what_is_wrong(tmp_path):
+def test_errors_of_open_data_name_the_wrong_argument(tmp_path):
   folder = write_folder(tmp_path / "a", splits=("train",))
   folder_with_more_pieces = write_folder(
     tmp_path / "small", num_pieces=VOCAB_SIZE + 1

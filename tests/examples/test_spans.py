@@ -1,4 +1,4 @@
-"""Compares masked words, n-grams and spans with plain versions."""
+"""Compares masked words, n-grams and spans with simple programs."""
 
 import collections
 import itertools
@@ -24,7 +24,7 @@ from bert_jax.examples import masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 
 SPECIAL = SpecialIds(0, 1, CLS, SEP, MASK)
-SPAN = dict(masking="span", count="ceil")
+SPAN_OPTIONS = dict(masking="span", count="ceil")
 
 
 def albert_ngrams(words, max_columns, rng):
@@ -35,7 +35,7 @@ def albert_ngrams(words, max_columns, rng):
     if len(hidden_columns) >= max_columns:
       break
     n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
-    # A stretch of text ends if the next word does not begin at the next column.
+    # The n-gram ends if the next word does not begin at the next column.
     for i in range(1, n):
       next_index = start + i
       if (
@@ -73,8 +73,8 @@ def spanbert_spans(words, max_columns, rng):
   return hidden_columns
 
 
-def hidden_stretches(words, hidden_columns):
-  """Returns the number of words of each stretch of adjacent hidden words."""
+def stretch_lengths(words, hidden_columns):
+  """Returns how many words each stretch of adjacent hidden words has."""
   lengths, last_column = [], -2
   for word in words:
     if word[0] in hidden_columns:
@@ -87,13 +87,13 @@ def hidden_stretches(words, hidden_columns):
 
 
 @pytest.mark.parametrize(
-  "options, published",
-  [(dict(masking="ngram"), albert_ngrams), (SPAN, spanbert_spans)],
+  "options, choose_columns",
+  [(dict(masking="ngram"), albert_ngrams), (SPAN_OPTIONS, spanbert_spans)],
 )
-def test_units_are_chosen_as_published(options, published):
-  """Over 20,000 rows, totals and shares agree with `published` within 0.01."""
+def test_ngrams_and_spans_are_chosen_as_published(options, choose_columns):
+  """Statistics over 20,000 rows agree with `choose_columns` within 0.01."""
   ids, maskable, lengths, word_starts = make_word_rows(20_000, 128, 1)
-  # This column is like a [SEP]: no unit crosses it.
+  # Column 40 is like a [SEP]: no n-gram or span crosses it.
   maskable[:, 40] = False
   batch = mask_rows(ids, maskable, lengths, word_starts=word_starts, **options)
   rng = random.Random(2)
@@ -102,33 +102,35 @@ def test_units_are_chosen_as_published(options, published):
   published_columns = []
   for i, n in enumerate(lengths.tolist()):
     count = max(1, round(n * 0.15))
-    if options is SPAN:
+    if options is SPAN_OPTIONS:
       count = math.ceil(num_maskable[i] * 0.15)
-    published_columns.append(published(words[i], min(20, count), rng))
-  statistics = []
+    published_columns.append(choose_columns(words[i], min(20, count), rng))
+  statistics_of_both = []
   for columns_by_row in (chosen_columns(batch), published_columns):
     length_counts, hidden_by_size = collections.Counter(), np.zeros(6)
     hidden_by_column, rows_by_count = np.zeros(128), np.zeros(21)
     for i, columns in enumerate(columns_by_row):
       rows_by_count[len(columns)] += 1
       hidden_by_column[list(columns)] += 1
-      length_counts.update(hidden_stretches(words[i], columns))
+      length_counts.update(stretch_lengths(words[i], columns))
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
         hidden_by_size[len(word)] += word[0] in columns
     stretches_by_length = np.array([length_counts[n] for n in range(1, 16)])
     hidden_by_column = hidden_by_column.reshape(16, 8).sum(1)
-    statistics.append(
+    statistics_of_both.append(
       (stretches_by_length, hidden_by_size, hidden_by_column, rows_by_count)
     )
-  for recipe_statistic, program_statistic in zip(*statistics, strict=True):
+  for package_statistic, published_statistic in zip(
+    *statistics_of_both, strict=True
+  ):
     assert (
-      recipe_statistic.sum() > 0
-      and abs(recipe_statistic.sum() / program_statistic.sum() - 1) < 0.01
+      package_statistic.sum() > 0
+      and abs(package_statistic.sum() / published_statistic.sum() - 1) < 0.01
     )
     np.testing.assert_allclose(
-      recipe_statistic / recipe_statistic.sum(),
-      program_statistic / program_statistic.sum(),
+      package_statistic / package_statistic.sum(),
+      published_statistic / published_statistic.sum(),
       rtol=0,
       atol=0.01,
     )
@@ -142,9 +144,9 @@ def test_units_are_chosen_as_published(options, published):
 
 
 def test_ngram_lengths_have_the_published_chances():
-  """Three words of one piece are hidden as n-grams of 3, 2 + 1 or 1 + 1 + 1.
+  """Each row hides 3 words of one piece, as n-grams of 3, 2 + 1 or 1 + 1 + 1.
 
-  The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
+  The length n has the probability (1/n) / (1 + 1/2 + 1/3): 6/11, 3/11 or 2/11.
   """
   ids, maskable, lengths = make_rows([128] * 20_000, 128)
   word_starts = np.ones(ids.shape, bool)
@@ -158,18 +160,21 @@ def test_ngram_lengths_have_the_published_chances():
   )
   assert (batch["mlm_weights"].sum(1) == 3).all()
   are_adjacent = np.diff(batch["mlm_positions"][:, :3], axis=1) == 1
-  shares_by_joins = np.bincount(are_adjacent.sum(1), minlength=3) / len(ids)
+  share_by_num_adjacent = np.bincount(are_adjacent.sum(1), minlength=3) / len(
+    ids
+  )
   # The tolerance covers n-grams that touch by chance: a row hides 3 of about
   # 126 columns.
   np.testing.assert_allclose(
-    shares_by_joins, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
+    share_by_num_adjacent, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
   )
 
 
 def test_span_lengths_are_geometric():
-  """Lengths are geometric with p = 0.2, 1 to 10 words, 3.8 on average.
+  """The lengths of spans are geometric with p = 0.2.
 
-  The source is section 3.1 of SpanBERT's paper.
+  They are 1 to 10 words, and 3.8 on average: see section 3.1 of SpanBERT's
+  paper.
   """
   ends = masked_units.UNIT_RULES["span"].cumulative_chances
   chances = np.diff(ends, prepend=0)
@@ -180,29 +185,41 @@ def test_span_lengths_are_geometric():
   ids, maskable, lengths = make_rows([514] * 3000, 514)
   word_starts = np.ones(ids.shape, bool)
   batch = mask_rows(
-    ids, maskable, lengths, word_starts=word_starts, max_predictions=77, **SPAN
+    ids,
+    maskable,
+    lengths,
+    word_starts=word_starts,
+    max_predictions=77,
+    **SPAN_OPTIONS,
   )
   assert (batch["mlm_weights"].sum(1) == 77).all()
   columns_before, columns_after = np.moveaxis(batch["span_positions"], 2, 0)
-  shares = np.bincount((columns_after - columns_before - 1).ravel())[1:]
-  # A span was counted once for each of its words.
-  shares = shares / np.arange(1, len(shares) + 1)
-  assert (
-    3.4 < (shares * np.arange(1, len(shares) + 1)).sum() / shares.sum() < 4.6
+  num_spans_by_length = np.bincount(
+    (columns_after - columns_before - 1).ravel()
+  )[1:]
+  # Each word counted its span, so divide by the number of words.
+  num_spans_by_length = num_spans_by_length / np.arange(
+    1, len(num_spans_by_length) + 1
   )
-  # Lengths above ten words come from spans that touch.
-  ratios = shares[1:9] / shares[:8]
+  assert (
+    3.4
+    < (num_spans_by_length * np.arange(1, len(num_spans_by_length) + 1)).sum()
+    / num_spans_by_length.sum()
+    < 4.6
+  )
+  # Lengths above ten words, which come from spans that touch, are left out.
+  ratios = num_spans_by_length[1:9] / num_spans_by_length[:8]
   assert (abs(ratios - 0.8) < 0.08).all()
 
 
-def test_tokens_of_a_span_share_their_replacement():
+def test_a_span_is_masked_kept_or_replaced_as_a_whole():
   ids, maskable, lengths, word_starts = make_word_rows(6000, 128, 5)
   options = dict(replacement="roberta", reserved_ids=(MASK,))
   batch = mask_rows(
-    ids, maskable, lengths, word_starts=word_starts, **SPAN, **options
+    ids, maskable, lengths, word_starts=word_starts, **SPAN_OPTIONS, **options
   )
   all_new_ids = batch["input_ids"]
-  replacement_counts = collections.Counter()
+  num_spans_by_replacement = collections.Counter()
   for i in range(len(ids)):
     n = int(batch["mlm_weights"][i].sum())
     hidden_columns = set(batch["mlm_positions"][i, :n].tolist())
@@ -223,9 +240,9 @@ def test_tokens_of_a_span_share_their_replacement():
       )
       if (new_ids == MASK).any():
         assert (new_ids == MASK).all()
-        replacement_counts["mask"] += 1
+        num_spans_by_replacement["mask"] += 1
       else:
-        replacement_counts[
+        num_spans_by_replacement[
           "unchanged" if (new_ids == old_ids).all() else "random"
         ] += 1
         # The tokens of a random span are drawn one by one.
@@ -234,19 +251,19 @@ def test_tokens_of_a_span_share_their_replacement():
           or len(new_ids) < 3
           or len(set(new_ids.tolist())) > 1
         )
-  num_spans = sum(replacement_counts.values())
+  num_spans = sum(num_spans_by_replacement.values())
   for replacement, share in (
     ("mask", 0.8),
     ("unchanged", 0.1),
     ("random", 0.1),
   ):
-    assert abs(replacement_counts[replacement] / num_spans - share) < 0.01
+    assert abs(num_spans_by_replacement[replacement] / num_spans - share) < 0.01
 
 
-# Algorithm of a tokenizer -> some pieces, and a function that says whether a
-# piece starts a word. The byte-level pieces are from
+# Algorithm of a tokenizer -> (some pieces, a function that returns True for a
+# piece that starts a word). The byte-level pieces are from
 # huggingface/transformers#9866.
-TOKENIZERS = {
+PIECES_AND_STARTS = {
   "bytelevel": (
     ["Testing", "Ġmask", "ing", "Ġwhole", "Ġwords"],
     lambda piece: piece.startswith("Ġ"),
@@ -259,11 +276,11 @@ TOKENIZERS = {
 }
 
 
-@pytest.mark.parametrize("algorithm", TOKENIZERS)
+@pytest.mark.parametrize("algorithm", PIECES_AND_STARTS)
 @pytest.mark.parametrize("unit", ["whole_word", "ngram", "span"])
-def test_all_pieces_of_a_word_or_none(algorithm, unit):
+def test_all_pieces_of_a_word_are_hidden_or_none(algorithm, unit):
   """In each of 500 rows, either all pieces of a word are hidden, or none."""
-  pieces, begins_word = TOKENIZERS[algorithm]
+  pieces, begins_word = PIECES_AND_STARTS[algorithm]
   starts_word = np.array([begins_word(piece) for piece in pieces])
   starts_word = reader.mark_sentence_starts(starts_word, np.array([0]))
   tokens = list(range(10, 10 + len(pieces)))
@@ -304,7 +321,7 @@ def test_a_corpus_without_word_starts_is_refused():
 
 
 @pytest.mark.parametrize(
-  "options, words",
+  "options, message",
   [
     (dict(masking="words"), "masking is 'words'"),
     (dict(masking="spans"), "masking is 'spans'; did you mean span"),
@@ -317,8 +334,8 @@ def test_a_corpus_without_word_starts_is_refused():
     ),
   ],
 )
-def test_wrong_options_are_refused(options, words):
-  with pytest.raises(ValueError, match=words) as e:
+def test_wrong_options_are_refused(options, message):
+  with pytest.raises(ValueError, match=message) as e:
     recipes.bert_pairs(SPECIAL, 64, **options)
   assert "\n" not in str(e.value)
 
@@ -387,7 +404,7 @@ def test_the_replacement_other_never_draws_the_original_id():
     assert abs((new_ids == 6).mean() - 0.8 - share) < 0.005
 
 
-def test_electra_masks_or_keeps():
+def test_electra_masks_a_token_or_keeps_it():
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
   batch = mask_rows(ids, maskable, lengths, replacement="electra")
   new_ids, old_ids = new_and_old_ids(batch)
@@ -399,7 +416,7 @@ def test_electra_masks_or_keeps():
 
 
 def test_repeated_positions_have_separate_draws():
-  """ELECTRA draws one of 126 tokens 19 times, and each draw may mask it."""
+  """ELECTRA draws 19 times one of 126 tokens, and masks it in 85% of draws."""
   ids, maskable, lengths = make_rows([128] * 12_000, 128)
   batch = mask_rows(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
@@ -416,15 +433,15 @@ def test_repeated_positions_have_separate_draws():
   is_repeated[:, 1:] = np.diff(positions, axis=1) == 0
   is_repeated[:, :-1] |= np.diff(positions, axis=1) == 0
   assert abs(is_hidden[~is_repeated].mean() - 0.85) < 0.005
-  # Nearly all repeated positions were drawn twice, so the share of masks is
-  # 1 - 0.15 ** 2.
+  # Nearly all repeated positions were drawn twice. A token is hidden if one of
+  # its two draws masks it, so the share of hidden tokens is 1 - 0.15 ** 2.
   assert abs(is_hidden[is_repeated].mean() - 0.9775) < 0.01
   labels = np.take_along_axis(ids, positions, 1)
   np.testing.assert_array_equal(batch["mlm_ids"][:, :19], labels)
 
 
 @pytest.mark.parametrize("unit", ["ngram", "span"])
-def test_any_part_of_a_batch_has_the_same_units(unit):
+def test_a_part_of_the_rows_is_masked_as_in_the_full_batch(unit):
   ids, maskable, lengths, word_starts = make_word_rows(64, 128, 9)
   options = dict(masking=unit, count="stochastic")
   full_batch = mask_rows(

@@ -106,13 +106,15 @@ def test_vectors_do_not_depend_on_padding_or_batch(tiny_elmo):
 
 def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
   _, params, apply = tiny_elmo
-  parts = [characters.make_batch([s]) for s in (SENTENCES[0], SENTENCES[2])]
-  chars = [p["char_ids"] for p in parts]
+  single_batches = [
+    characters.make_batch([s]) for s in (SENTENCES[0], SENTENCES[2])
+  ]
+  char_ids = [p["char_ids"] for p in single_batches]
   gap = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
   ids = np.array([[1] * 5 + [0] * 2 + [2] * 10], np.int32)
-  row = np.concatenate([chars[0], gap, chars[1]], 1)
+  row = np.concatenate([char_ids[0], gap, char_ids[1]], 1)
   row_vectors = apply(params, char_ids=row, sequence_ids=ids)[0]
-  for sentence, begin in zip(chars, (0, 7), strict=True):
+  for sentence, begin in zip(char_ids, (0, 7), strict=True):
     sentence_vectors = apply(params, char_ids=sentence)[0]
     end = begin + sentence.shape[1]
     np.testing.assert_allclose(
@@ -122,7 +124,7 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_a_batch_without_words_gives_no_vectors(tiny_elmo, shape):
-  """The batch has no sentences, or sentences without words and without ends."""
+  """There are no sentences, or only sentences without words, <S> and </S>."""
   encoder, params, _ = tiny_elmo
   batch = characters.make_batch([[]] * shape[0], adds_sentence_ends=False)
   ids = np.zeros(shape, np.int32)
@@ -133,8 +135,8 @@ def test_a_batch_without_words_gives_no_vectors(tiny_elmo, shape):
   assert vectors.shape == (shape[0], num_states, shape[1], 2 * encoder.hidden)
 
 
-def test_each_direction_sees_only_its_side(tiny_elmo):
-  """Layer 0 sees only the word itself. Later layers also see one side of it."""
+def test_each_direction_sees_only_the_words_on_its_side(tiny_elmo):
+  """Layer 0 sees only the word; later layers also see the words on one side."""
   _, params, apply = tiny_elmo
   vectors = apply(params, **characters.make_batch([["a", "b", "c"]]))[0]
   changed_vectors = apply(params, **characters.make_batch([["a", "X", "c"]]))[0]
@@ -186,11 +188,11 @@ def test_layer_0_is_the_words_twice_and_layer_2_has_a_residual(
   )
 
 
-def test_states_continue_a_text(tiny_elmo):
-  """The forward vectors of a row's two halves equal those of the full row.
+def test_the_state_after_half_a_row_continues_the_text(tiny_elmo):
+  """The forward vectors of a row equal those of its two halves, joined.
 
-  The second half must get the state of the first half. Without it, its vectors
-  differ.
+  The second half must begin with the state after the first half. Without this
+  state, the vectors of the second half differ.
   """
   module, params, _ = tiny_elmo
   row = characters.make_batch([["a", "b", "c", "d"]])["char_ids"]
@@ -261,9 +263,9 @@ def test_the_weighted_sum_of_layers_equals_its_formula():
 
 
 def test_character_ids_of_words_are_as_published():
-  """The ids are those of bilm/data.py, each with 1 added.
+  """Each id is 1 larger than in bilm/data.py.
 
-  A word has a marker, up to 48 bytes, a marker and padding.
+  A word is a marker, up to 48 bytes, a second marker, and padding.
   """
   ids = characters.word_ids("aé")
   assert ids[:6] == [259, 98, 196, 170, 260, 261] and set(ids[5:]) == {261}
@@ -279,7 +281,7 @@ def test_character_ids_of_words_are_as_published():
 
 
 def test_published_sizes_have_the_published_numbers_of_parameters():
-  """The numbers are those of allennlp.org/elmo, without the softmax."""
+  """The numbers are from allennlp.org/elmo; they leave out the softmax."""
   chars = jax.ShapeDtypeStruct((1, 1, 50), jnp.int32)
   for variant, millions in dict(original=93.6, medium=28.0, small=13.6).items():
     module = elmo.build(variant)
@@ -316,7 +318,7 @@ def test_padding_gets_no_gradient(tiny_elmo):
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_initial_values_have_the_published_distributions(activation):
-  """The distributions are those of bilm/training.py and TensorFlow's LSTM."""
+  """The distributions are from bilm/training.py and TensorFlow's LSTM."""
   module = elmo.build(
     "small", filters=[[3, 64]], cell=96, hidden=32, activation=activation
   )
@@ -370,12 +372,11 @@ def open_published_model(name):
   ],
 )
 def test_embeddings_agree_with_published_ones(name, sentences_file):
-  """The top layers agree with those of bilm-tf within 1e-5.
+  """The vectors of the top layer agree with those of bilm-tf within 1e-5.
 
-  One model has residuals, and the other has none. When bilm-tf's vectors were
-  recorded, the state after each sentence of a group went to the next sentence.
-  So only the vectors of the first sentence of a group equal our vectors without
-  a state.
+  Of the two models, one has residuals. When bilm-tf's vectors were recorded,
+  each sentence of a group began with the state after the sentence before it. So
+  without a state, our vectors agree only for the first sentence of a group.
   """
   path, module, params, h5py = open_published_model(name)
   groups = json.loads((path / sentences_file).read_text())
@@ -396,8 +397,7 @@ def test_embeddings_agree_with_published_ones(name, sentences_file):
     batch = characters.make_batch(
       [group[sentence_index].split() for group in groups]
     )
-    # All batches have one length, so that jax compiles once. Padding
-    # changes nothing.
+    # All batches are padded to one length, so that jax compiles once.
     num_padding = 55 - batch["char_ids"].shape[1]
     batch = {
       key: np.pad(array, ((0, 0), (0, num_padding), (0, 0))[: array.ndim])
@@ -417,9 +417,9 @@ def test_embeddings_agree_with_published_ones(name, sentences_file):
 
 @needs_published_models
 def test_vectors_of_words_agree_with_published_ones():
-  """The vectors of 458 words agree with published vectors within 1e-5.
+  """The vectors of 458 words agree with the published ones within 1e-5.
 
-  The vectors are those of layer 0, which depends on no state.
+  They are vectors of layer 0, which depends on no state.
   """
   path, module, params, h5py = open_published_model("allennlp")
   word_by_mark = {

@@ -80,7 +80,7 @@ class NumpyHead:
 
 
 def make_head(beam, length, seed=0):
-  """Returns a head, parameters, states, masks, and a `NumpyHead` per row."""
+  """Returns a head, parameters, states, masks, and one `NumpyHead` a row."""
   module = question_head.JointAnswerHead(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
@@ -95,7 +95,7 @@ def make_head(beam, length, seed=0):
 
 
 def test_the_loss_agrees_with_the_released_program():
-  module, params, hidden, mask, rows = make_head(4, 9)
+  module, params, hidden, mask, numpy_heads = make_head(4, 9)
   labels = np.array([[4, 6], [0, 0], [3, 3]], np.int32)
   logits_of = functools.partial(
     module.apply, {"params": params}, method="logits_given_starts"
@@ -103,19 +103,22 @@ def test_the_loss_agrees_with_the_released_program():
   logits = tiny_families.fast_jit(logits_of)(hidden, mask, labels[:, 0])
   losses, is_right = [], []
   unanswerable = np.array([0.0, 1.0, 0.0], np.float32)
-  for row, (start, end), is_unanswerable in zip(
-    rows, labels, unanswerable, strict=True
+  for numpy_head, (start, end), is_unanswerable in zip(
+    numpy_heads, labels, unanswerable, strict=True
   ):
-    loss = -log_softmax(row.start)[start] - log_softmax(row.end(start))[end]
-    null_probability = 1 / (1 + np.exp(-row.null()))
+    loss = (
+      -log_softmax(numpy_head.start)[start]
+      - log_softmax(numpy_head.end(start))[end]
+    )
+    null_probability = 1 / (1 + np.exp(-numpy_head.null()))
     loss = loss / 2 - 0.5 * np.log(
       null_probability if is_unanswerable else 1 - null_probability
     )
     losses.append(loss)
-    span = row.start.argmax(), row.end(start).argmax()
+    span = numpy_head.start.argmax(), numpy_head.end(start).argmax()
     is_right.append(span == (start, end))
   np.testing.assert_allclose(
-    logits.start_logits, [r.start for r in rows], rtol=1e-5
+    logits.start_logits, [r.start for r in numpy_heads], rtol=1e-5
   )
   for weights in ([1.0, 1.0, 1.0], [1.0, 0.5, 0.0]):
     weights = np.array(weights, np.float32)
@@ -125,9 +128,9 @@ def test_the_loss_agrees_with_the_released_program():
     sums = joint_head_sums(logits, batch)
     np.testing.assert_allclose(sums["task_loss"], weights @ losses, rtol=1e-5)
     np.testing.assert_allclose(sums["task_accuracy"], weights @ is_right)
-  # Now the label of each row is its best span, so all rows are right.
+  # If the labels are the best spans, all predictions are right.
   best_spans = [
-    (r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in rows
+    (r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in numpy_heads
   ]
   best_spans = np.array(best_spans, np.int32)
   logits = logits_of(hidden, mask, best_spans[:, 0])
@@ -138,7 +141,7 @@ def test_the_loss_agrees_with_the_released_program():
 
 
 @pytest.mark.parametrize("beam", [3, 20])
-def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
+def test_a_beam_has_the_best_ends_of_the_best_starts(beam):
   module, params, hidden, mask, numpy_heads = make_head(beam, 9)
   beams = np.asarray(
     tiny_families.fast_jit(module.apply)({"params": params}, hidden, mask)
@@ -197,24 +200,32 @@ def test_every_family_answers_from_the_context(name):
 
 
 def make_questions(has_long_contexts=True):
-  """Returns 12 questions about short contexts; 4 of them have no answer."""
+  """Returns 12 questions, of which 4 have no answer.
+
+  With `has_long_contexts`, some contexts need more than one window.
+  """
   rng = np.random.default_rng(0)
   examples = []
-  for number in range(12):
+  for question_number in range(12):
     animals = rng.permutation(["cat", "dog", "bird"])
     verbs = rng.permutation(["runs", "sleeps", "sings"])
     sentences = [f"{a} {v} ." for a, v in zip(animals, verbs, strict=True)]
-    is_unanswerable, asked_animal = number % 3 == 0, animals[number % 2]
+    is_unanswerable, asked_animal = (
+      question_number % 3 == 0,
+      animals[question_number % 2],
+    )
     if is_unanswerable:
       sentences = [
         text for text in sentences if not text.startswith(asked_animal)
       ]
-    elif has_long_contexts and number % 4 == 1:
+    elif has_long_contexts and question_number % 4 == 1:
       sentences += ["red green blue ."] * 4
     context = "  ".join(sentences)
-    verb = verbs[number % 2]
+    verb = verbs[question_number % 2]
     answers = [dict(text=verb, answer_start=context.find(verb))]
-    fields = dict(id=f"q{number}", title="", question=f"{asked_animal} ?")
+    fields = dict(
+      id=f"q{question_number}", title="", question=f"{asked_animal} ?"
+    )
     examples.append(
       fields | dict(context=context, answers=[] if is_unanswerable else answers)
     )
@@ -229,22 +240,25 @@ def encode_rows(vocabulary, length=20):
 
 @pytest.mark.parametrize("may_lack_answer", [False, True])
 def test_a_beam_of_independent_ends_answers_as_bert_does(may_lack_answer):
-  """A beam that holds BERT's independent scores gives BERT's answers."""
+  """Starts and ends are scored independently, as in BERT.
+
+  A beam with these scores must give the answers of BERT's rule.
+  """
   rows, examples = encode_rows(tiny_tasks.vocabulary()), make_questions()
   assert len(rows.example_indices) > len(examples)
   rng = np.random.default_rng(1)
   rules = predictions.SpanRules(n_best=7, max_length=3)
-  apart_logits, beams = [], []
+  independent_logits, beams = [], []
   for size in np.diff(rows.starts):
     logits = rng.normal(size=(size, 2))
     i, j = np.argsort(-logits, 0)[:7].T
     pairs = [[a, b, logits[a, 0], logits[b, 1]] for a in i for b in j]
     # A span in the padding is no answer.
     pairs.insert(3, [size, size, 90.0, 90.0])
-    apart_logits.append(logits)
+    independent_logits.append(logits)
     beams.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
   expected_answers = predictions.answer_questions(
-    rows, apart_logits, examples, False, rules
+    rows, independent_logits, examples, False, rules
   )
   answers = predictions.answer_questions(
     rows, beams, examples, may_lack_answer, rules
@@ -337,11 +351,11 @@ def write_folder(path):
   )
 
 
-def make_config(model, folder, **more):
+def make_config(model, folder, **changes):
   config = configs.load_defaults("squad:squad2")
   config["data"] |= dict(path=folder, buckets=(20, 64, 128))
   config["objective"] |= dict(span_head="joint")
-  config |= dict(init_from=model, batch_size=8) | more
+  config |= dict(init_from=model, batch_size=8) | changes
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
   return config
 
@@ -429,7 +443,9 @@ def test_evaluate_predict_and_the_exported_file_agree(fine_tuned_run, tmp_path):
     hf.write(str(tmp_path / "hf"), model.weights)
 
 
-def test_the_head_is_taken_by_name(fine_tuned_run, tmp_path):
+def test_the_option_head_keeps_the_head_of_the_old_run(
+  fine_tuned_run, tmp_path
+):
   config, run = fine_tuned_run
   config = copy.deepcopy(config) | dict(init_from=run, total_steps=1)
   config["objective"]["head"] = "taken"

@@ -145,7 +145,7 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
 
 def test_an_equal_student_has_nothing_to_learn(batch, model_params):
   teacher_params = model_params[1]
-  # The word table has more rows than the vocabulary has pieces.
+  # With this option, the word table has more rows than there are pieces.
   equal_config = TEACHER | {"vocab_multiple": 8}
   objective = objectives.build_function("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
@@ -157,7 +157,7 @@ def test_an_equal_student_has_nothing_to_learn(batch, model_params):
   assert sums["mlm_loss"] > 0.0
 
 
-def test_padding_changes_nothing(batch, model_params):
+def test_ids_of_padding_and_unused_slots_change_no_sum(batch, model_params):
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   id_changes = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
@@ -288,12 +288,12 @@ def data_and_teacher(tmp_path_factory):
   return prepared, write_teacher(path / "teacher", prepared)
 
 
-def test_restart_is_exact(
+def test_a_restarted_run_equals_an_uninterrupted_run(
   data_and_teacher, tmp_path, compilation_cache, capsys
 ):
-  """A restarted run gives exactly the arrays of a run that did not stop.
+  """Both runs have equal arrays and equal rows in metrics.jsonl.
 
-  Another teacher is refused. `open_model` opens the run.
+  A restart with a different teacher is refused. `open_model` opens the run.
   """
   full_run, restarted_run = str(tmp_path / "whole"), str(tmp_path / "again")
   state = train.run(distillation_config(data_and_teacher), full_run)
@@ -340,12 +340,12 @@ def test_restart_is_exact(
 
 
 @pytest.mark.slow
-def test_a_run_can_teach_and_a_loss_of_weight_0_teaches_nothing(
+def test_a_run_can_be_a_teacher_and_losses_of_weight_0_are_only_logged(
   data_and_teacher, tmp_path, compilation_cache
 ):
-  """A run can be the teacher of another run, as it saves only its student.
+  """A run saves its student, which can be the teacher of a second run.
 
-  A loss of weight 0 is measured, but nothing is learnt from it.
+  A loss of weight 0 is in the log, but not in the total loss.
   """
   first_run = str(tmp_path / "first")
   mlm_changes = {
@@ -451,10 +451,10 @@ def test_teachers_that_do_not_fit_are_refused(data_and_teacher, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name, rows, pieces",
+  "name, num_rows, num_pieces",
   [
-    # The teacher's word table is padded to a round number, or has pieces that
-    # the data lack, or both.
+    # (72, 64): the word table is padded to more rows than there are pieces.
+    # (70, 70): the teacher has pieces that the data lack. (72, 70): both.
     ("distilbert:base", 72, 64),
     ("distilbert:base", 70, 70),
     ("distilbert:roberta", 72, 70),
@@ -462,21 +462,21 @@ def test_teachers_that_do_not_fit_are_refused(data_and_teacher, tmp_path):
   ],
 )
 def test_a_teacher_is_cut_to_the_pieces_of_the_data(
-  data_and_teacher, tmp_path, capsys, name, rows, pieces
+  data_and_teacher, tmp_path, capsys, name, num_rows, num_pieces
 ):
   prepared, _ = data_and_teacher
   family = "roberta" if "roberta" in name else "bert"
   options = {"padding_id": 0} if family == "roberta" else {}
   larger_folder = write_teacher(
-    tmp_path / "larger", prepared, family, vocab_size=rows, **options
+    tmp_path / "larger", prepared, family, vocab_size=num_rows, **options
   )
   tiny_models.delete_digests(larger_folder)
   with pathlib.Path(larger_folder, "vocab.txt").open("a") as f:
-    f.writelines(f"more{i}\n" for i in range(pieces - 64))
+    f.writelines(f"more{i}\n" for i in range(num_pieces - 64))
   weights = model_folder.read(larger_folder)
   arrays = dict(weights.arrays)
   word_path = "encoder/embeddings/word/embedding"
-  assert arrays[word_path].shape == (rows, 16)
+  assert arrays[word_path].shape == (num_rows, 16)
   arrays |= {n: arrays[n][:64] for n in (word_path, "mlm/bias")}
   model = weights.config["model"] | {"vocab_size": 64}
   files = {"vocab.txt": pathlib.Path(prepared, "vocab.txt").read_bytes()}
@@ -498,7 +498,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
       del config["objective"]["layers"]
     setups.append(setup_lib.build(config_lib.parse(config)))
     assert setups[-1].config.teacher.model.vocab_size == 64
-    message = f"the teacher has {rows:,} rows, and the data has 64 pieces"
+    message = f"the teacher has {num_rows:,} rows, and the data has 64 pieces"
     assert (message in capsys.readouterr().out) == (teacher == larger_folder)
   jax.tree.map(
     np.testing.assert_array_equal,

@@ -29,15 +29,19 @@ MODEL = dict(
 WORDS = [f"w{i}" for i in range(VOCABULARY_SIZE)]
 
 
-def make_batch(rows, length, seed=0, lengths=None, has_backward_words=False):
-  """Returns random words; the targets are each word's neighbours in the row.
+def make_batch(
+  num_rows, length, seed=0, lengths=None, has_backward_words=False
+):
+  """Returns a batch of random words; the targets are each word's neighbours.
 
   With `has_backward_words`, the backward direction reads different random
   words, which have nothing to do with the targets.
   """
   rng = np.random.default_rng(seed)
-  ids = rng.integers(3, VOCABULARY_SIZE, (rows, length))
-  is_word = np.arange(length) < np.array(lengths or [length] * rows)[:, None]
+  ids = rng.integers(3, VOCABULARY_SIZE, (num_rows, length))
+  is_word = (
+    np.arange(length) < np.array(lengths or [length] * num_rows)[:, None]
+  )
   spell = lambda ids: np.array(  # noqa: E731
     [[characters.word_ids(WORDS[i]) for i in row] for row in ids], np.int32
   )
@@ -53,7 +57,7 @@ def make_batch(rows, length, seed=0, lengths=None, has_backward_words=False):
   )
   if has_backward_words:
     batch["back_char_ids"] = spell(
-      rng.integers(3, VOCABULARY_SIZE, (rows, length))
+      rng.integers(3, VOCABULARY_SIZE, (num_rows, length))
     )
   return {key: jnp.asarray(array) for key, array in batch.items()}
 
@@ -112,7 +116,7 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
     np.testing.assert_allclose(
       sums[f"{direction}_loss"], expected.sum(), rtol=1e-5
     )
-    # 6, 3 and 0 words of the three rows have a neighbour in this direction.
+    # In the three rows, 6, 3 and 0 words have a neighbour in this direction.
     assert divisors[f"{direction}_loss"] == 9
   assert objective.coefficients == {"forward_loss": 0.5, "backward_loss": 0.5}
 
@@ -148,11 +152,13 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
   run = fast_jit(lambda params, batch: module.apply({"params": params}, batch))
   logits = run(params, batch)
   column = 3
-  chars = batch["char_ids"]
-  chars = chars.at[0, column].set(np.array(characters.word_ids("zyz")))
-  changed_logits = run(params, batch | {"char_ids": chars})
-  # The forward direction predicts this word at the word before it, the backward
-  # direction at the word after it.
+  changed_char_ids = batch["char_ids"]
+  changed_char_ids = changed_char_ids.at[0, column].set(
+    np.array(characters.word_ids("zyz"))
+  )
+  changed_logits = run(params, batch | {"char_ids": changed_char_ids})
+  # The forward direction predicts the changed word at the word before it; the
+  # backward direction predicts it at the word after it.
   for name, predicted_at in (
     ("next_logits", column - 1),
     ("previous_logits", column + 1),
@@ -166,9 +172,9 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
 
 
 def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
-  """A small `MAX_LOGITS` leaves the loss and its gradient as they are.
+  """With a small `MAX_LOGITS`, the loss and its gradient do not change.
 
-  Then the program never has the logits of all positions at once.
+  The program then never has the logits of all positions at once.
   """
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(3, 7, 5)), jnp.float32)
@@ -195,8 +201,10 @@ def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
 
 
 def test_the_sampled_loss_agrees_with_numpy():
-  """As in tf.nn.sampled_softmax_loss, a drawn class that is the label is left
-  out."""
+  """A drawn class that equals the label is left out.
+
+  tf.nn.sampled_softmax_loss leaves it out, too.
+  """
   rng = np.random.default_rng(1)
   vocab_size, k = 50, 12
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
@@ -221,12 +229,15 @@ def test_the_sampled_loss_agrees_with_numpy():
     expected_losses[place] = (
       np.log(np.exp(class_logits).sum()) - class_logits[0]
     )
-  take = lambda i: (jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i]))  # noqa: E731
+
+  def embedding_and_bias(i):
+    return jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i])
+
   losses = elmo_objective.sampled_losses(
     jnp.asarray(hidden),
     labels,
-    take(labels),
-    take(ids),
+    embedding_and_bias(labels),
+    embedding_and_bias(ids),
     ids,
     num_tries,
     vocab_size,
@@ -235,36 +246,42 @@ def test_the_sampled_loss_agrees_with_numpy():
 
 
 def test_candidates_are_drawn_until_there_are_enough():
-  """All drawn classes differ.
+  """`draw_classes` returns `num_classes` different classes.
 
-  Each class is drawn as often as numpy draws it, and the number of tries is
-  between its limits.
+  Each class is drawn as often as in numpy, and the number of tries is between
+  its limits.
   """
-  v, k, repeats = 40, 10, 3000
-  ids, num_tries = jax.vmap(lambda key: elmo_objective.draw_classes(key, k, v))(
-    jax.random.split(jax.random.key(0), repeats)
-  )
+  vocab_size, num_classes, repeats = 40, 10, 3000
+  ids, num_tries = jax.vmap(
+    lambda key: elmo_objective.draw_classes(key, num_classes, vocab_size)
+  )(jax.random.split(jax.random.key(0), repeats))
   ids, num_tries = np.asarray(ids), np.asarray(num_tries)
-  assert all(len(set(row)) == k for row in ids.tolist())
-  assert ids.min() == 0 and ids.max() == v - 1
-  assert num_tries.min() >= k and num_tries.max() <= elmo_objective.max_draws(
-    k, v
+  assert all(len(set(row)) == num_classes for row in ids.tolist())
+  assert ids.min() == 0 and ids.max() == vocab_size - 1
+  assert (
+    num_tries.min() >= num_classes
+    and num_tries.max() <= elmo_objective.max_draws(num_classes, vocab_size)
   )
-  share = np.bincount(ids.ravel(), minlength=v) / repeats
-  p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
+  share = np.bincount(ids.ravel(), minlength=vocab_size) / repeats
+  p = np.log(
+    (np.arange(vocab_size) + 2) / (np.arange(vocab_size) + 1)
+  ) / np.log(vocab_size + 1)
   # Numpy draws one class after another without replacement: each class arrives
   # at a random time, and the first k classes are the drawn ones.
   rng = np.random.default_rng(0)
-  arrival_times = rng.exponential(size=(repeats, v)) / p
+  arrival_times = rng.exponential(size=(repeats, vocab_size)) / p
   expected_share = (
-    np.bincount(np.argsort(arrival_times, 1)[:, :k].ravel(), minlength=v)
+    np.bincount(
+      np.argsort(arrival_times, 1)[:, :num_classes].ravel(),
+      minlength=vocab_size,
+    )
     / repeats
   )
   np.testing.assert_allclose(
     share, expected_share, atol=5 * math.sqrt(0.5 / repeats)
   )
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
-    elmo_objective.max_draws(v, v)
+    elmo_objective.max_draws(vocab_size, vocab_size)
 
 
 def test_all_parts_of_a_large_vocabulary_are_drawn():
@@ -272,15 +289,16 @@ def test_all_parts_of_a_large_vocabulary_are_drawn():
 
   A draw in float32 would skip some of them.
   """
-  v = 793_471
+  vocab_size = 793_471
   ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
-    jax.random.key(1), 8192, v
+    jax.random.key(1), 8192, vocab_size
   )
   ids = np.asarray(ids)
   assert len(set(ids.tolist())) == 8192 and 12_000 < num_tries < 20_000
   large_ids = ids[ids > 400_000]
-  # The share of draws over 400,000 is log((V + 1) / 400,001) / log(V + 1).
-  share = math.log((v + 1) / 400_001) / math.log(v + 1)
+  # The share of ids above 400,000 is log((V + 1) / 400,001) / log(V + 1), where
+  # V is the size of the vocabulary.
+  share = math.log((vocab_size + 1) / 400_001) / math.log(vocab_size + 1)
   assert len(large_ids) == pytest.approx(float(num_tries) * share, rel=0.15)
   assert set((large_ids % 4).tolist()) == {0, 1, 2, 3}
 
@@ -304,34 +322,40 @@ def test_only_training_samples_the_softmax(full_softmax_case):
     np.testing.assert_allclose(evaluated_sums[name], expected, rtol=1e-6)
 
 
-def test_states_continue_in_the_next_batch():
-  """The state after the first batch enters the second batch.
+def test_states_of_a_batch_enter_the_next_batch():
+  """The state after the first half of a batch enters the second half.
 
-  So in the forward direction, the sum of their losses is the loss of one long
-  batch.
+  So in the forward direction, the losses of the halves add up to the loss of
+  the full batch.
   """
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
   batch = make_batch(2, 8, has_backward_words=True)
-  parts = [{k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)]
+  half_batches = [
+    {k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)
+  ]
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   compute_loss = fast_jit(objective.loss, static_argnums=5)
   carry = nn.unbox(objective.init_carry(batch))
   key = jax.random.key(0)
-  long_batch_sums, _ = compute_loss(params, {}, carry, batch, key, True)
-  first_sums, carry = compute_loss(params, {}, carry, parts[0], key, True)
-  second_sums, next_carry = compute_loss(params, {}, carry, parts[1], key, True)
+  full_batch_sums, _ = compute_loss(params, {}, carry, batch, key, True)
+  first_sums, carry = compute_loss(
+    params, {}, carry, half_batches[0], key, True
+  )
+  second_sums, next_carry = compute_loss(
+    params, {}, carry, half_batches[1], key, True
+  )
   name = "forward_loss"
   np.testing.assert_allclose(
-    long_batch_sums[name], first_sums[name] + second_sums[name], rtol=1e-5
+    full_batch_sums[name], first_sums[name] + second_sums[name], rtol=1e-5
   )
   assert jax.tree.structure(next_carry) == jax.tree.structure(carry)
   # An evaluation begins without states, and does not change the carry.
   evaluated_sums, carry_after = compute_loss(
-    params, {}, carry, parts[1], key, False
+    params, {}, carry, half_batches[1], key, False
   )
   sums_from_ones, _ = compute_loss(
-    params, {}, jax.tree.map(jnp.ones_like, carry), parts[1], key, False
+    params, {}, jax.tree.map(jnp.ones_like, carry), half_batches[1], key, False
   )
   assert evaluated_sums[name] == sums_from_ones[name] != second_sums[name] and (
     jax.tree.map(lambda a, b: bool((a == b).all()), carry_after, carry)
@@ -362,8 +386,7 @@ def test_bad_models_and_batches_are_refused():
 
 
 def test_a_step_changes_every_parameter():
-  """The step uses the published optimizer, states, the sampled softmax and
-  dropout."""
+  """The step uses Adagrad, states, the sampled softmax and dropout."""
   options = {"stateful": True, "negatives": 8}
   objective = objectives.build("elmo", MODEL, options)
   schedule = optim.build_schedule(10, "constant", 0.2, 0.0)

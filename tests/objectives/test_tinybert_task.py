@@ -78,8 +78,8 @@ def objective_and_loss(has_teacher_sizes=False, **options):
   return objective, fast_jit(objective.loss, static_argnums=5)
 
 
-def measure(pair, params, teacher_params, batch):
-  _, loss = pair
+def loss_sums(objective_and_jitted_loss, params, teacher_params, batch):
+  _, loss = objective_and_jitted_loss
   sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), False)
   return {name: float(total) for name, total in sums.items()}
 
@@ -122,7 +122,7 @@ def softmax(x):
 def test_losses_of_class_predictions_agree_with_numpy(batch, models_by_kind):
   student, teacher_model = models_by_kind["classification"]
   objective, _ = pair = objective_and_loss(stage="prediction")
-  sums = measure(pair, student[1], teacher_model[1], batch)
+  sums = loss_sums(pair, student[1], teacher_model[1], batch)
   logits_of_both = [
     model_logits(model, batch) for model in (student, teacher_model)
   ]
@@ -158,7 +158,7 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models_by_kind):
   student, teacher_model = models_by_kind["regression"]
   options = dict(kind="regression", stage="prediction")
   objective, _ = pair = objective_and_loss(**options)
-  sums = measure(pair, student[1], teacher_model[1], batch)
+  sums = loss_sums(pair, student[1], teacher_model[1], batch)
   student_numbers, teacher_numbers = (
     model_logits(x, batch) for x in (student, teacher_model)
   )
@@ -177,16 +177,18 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models_by_kind):
     assert built_objective.divisors(batch)["prediction_loss"] == num_rows
 
 
-def test_layers_are_those_of_the_general_stage(batch, layer_stage_params):
-  """Without masks, the stage "layers" has the losses of the general stage."""
-  sums = measure(objective_and_loss(), *layer_stage_params, batch)
+def test_losses_of_layers_equal_those_of_general_distillation(
+  batch, layer_stage_params
+):
+  """Without masked tokens, the losses of the stage "layers" are the same."""
+  sums = loss_sums(objective_and_loss(), *layer_stage_params, batch)
   general_objective = objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
   pair = general_objective, fast_jit(general_objective.loss, static_argnums=5)
-  assert sums == measure(pair, *layer_stage_params, batch | masks)
+  assert sums == loss_sums(pair, *layer_stage_params, batch | masks)
   assert min(sums.values()) > 0
   divisors = objective_and_loss()[0].divisors(batch)
   assert divisors == general_objective.divisors(batch | masks)
@@ -201,11 +203,11 @@ def test_an_equal_student_has_nothing_to_learn(batch, models_by_kind, stage):
     identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
     params = teacher_params | {"fit": identity}
   objective, _ = pair = objective_and_loss(has_teacher_sizes=True, stage=stage)
-  sums = measure(pair, params, teacher_params, batch)
+  sums = loss_sums(pair, params, teacher_params, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
   scaled_params = jax.tree.map(lambda x: 1.1 * x, params)
-  sums_of_scaled = measure(pair, scaled_params, teacher_params, batch)
+  sums_of_scaled = loss_sums(pair, scaled_params, teacher_params, batch)
   assert min(sums_of_scaled[name] for name in losses) > 1e-4
 
 
@@ -226,8 +228,8 @@ def test_padding_enters_no_loss(
     if stage == "layers"
     else objective_and_loss(stage=stage)
   )
-  expected = measure(pair, *params, batch)
-  assert measure(pair, *params, other_batch) == pytest.approx(
+  expected = loss_sums(pair, *params, batch)
+  assert loss_sums(pair, *params, other_batch) == pytest.approx(
     expected, rel=1e-6
   )
 
@@ -257,11 +259,11 @@ def test_bad_sizes_and_options_are_refused(options, pattern):
     build_objective(**options)
 
 
-def test_heads_and_layers_are_free_where_predictions_alone_count():
+def test_the_stage_prediction_allows_any_heads_and_layers():
   build_objective(student=dict(heads=4, num_layers=3), stage="prediction")
 
 
-def write_with_turned_labels(path, weights):
+def write_with_reversed_labels(path, weights):
   """Writes a model with its labels in the reverse order."""
   arrays = {
     name: x[..., ::-1] if name.startswith("classifier/") else x
@@ -279,7 +281,7 @@ def folder(tmp_path_factory):
   weights = tiny_tasks.write_fine_tuned(
     path / "teacher", "classification", seed=1
   )
-  write_with_turned_labels(path / "turned", weights)
+  write_with_reversed_labels(path / "turned", weights)
   tiny_tasks.write_fine_tuned(path / "number", "regression")
   tiny_tasks.write_model(path / "student")
   return path
@@ -295,17 +297,17 @@ def open_teacher(folder, name, **model):
 
 
 def test_labels_of_a_teacher_are_matched_by_name(folder):
-  opened_teacher, turned_teacher = (
+  opened_teacher, reversed_teacher = (
     open_teacher(folder, "teacher"),
     open_teacher(folder, "turned"),
   )
   assert (
-    opened_teacher.digest == turned_teacher.digest
+    opened_teacher.digest == reversed_teacher.digest
     and opened_teacher.model.family == "bert"
   )
   name = "classifier/dense/kernel"
   np.testing.assert_array_equal(
-    opened_teacher.arrays[name], turned_teacher.arrays[name]
+    opened_teacher.arrays[name], reversed_teacher.arrays[name]
   )
   assert opened_teacher.model.num_layers == tiny_families.LAYERS
   arrays = opened_teacher.arrays | {
@@ -338,7 +340,7 @@ def test_a_teacher_that_does_not_fit_is_refused(folder, name, model, pattern):
     open_teacher(folder, name, **model)
 
 
-def test_a_teacher_of_other_labels_is_refused(folder, tmp_path):
+def test_a_teacher_with_labels_that_the_task_lacks_is_refused(folder, tmp_path):
   tiny_tasks.write_fine_tuned(tmp_path / "t", "classification")
   weights = model_folder.read(str(tmp_path / "t"))
   config = weights.config | {"labels": ["cat", "cow"]}
@@ -366,12 +368,15 @@ def make_config(folder, stage, **changes):
 
 @pytest.fixture(scope="module")
 def trained_folder(folder, compilation_cache, fast_compilation):
-  """Returns the folder with a run of each stage; "layers" starts the second."""
+  """Returns `folder` with a run of each stage.
+
+  The run "prediction" begins with the student of the run "layers".
+  """
   train.run(make_config(folder, "layers"), str(folder / "layers"))
-  second_config = make_config(folder, "prediction") | {
+  prediction_config = make_config(folder, "prediction") | {
     "init_from": str(folder / "layers")
   }
-  train.run(second_config, str(folder / "prediction"))
+  train.run(prediction_config, str(folder / "prediction"))
   return folder
 
 
@@ -411,7 +416,7 @@ def test_both_stages_log_every_term_and_are_exported(trained_folder):
 @pytest.mark.parametrize(
   "stage", ["layers", pytest.param("prediction", marks=pytest.mark.slow)]
 )
-def test_a_killed_stage_equals_an_uninterrupted_one(
+def test_a_restarted_stage_equals_an_uninterrupted_one(
   trained_folder, stage, tmp_path
 ):
   config = make_config(trained_folder, stage)
@@ -420,8 +425,8 @@ def test_a_killed_stage_equals_an_uninterrupted_one(
   restart_path = str(tmp_path / "again")
   shutil.copytree(trained_folder / stage, restart_path)
   shutil.rmtree(f"{restart_path}/checkpoints/6")
-  # `turned` is the model of the first teacher, with its labels in the reverse
-  # order.
+  # The folder `turned` has the teacher's model with its labels in the reverse
+  # order, so the restart continues.
   config["teacher"]["path"] = str(trained_folder / "turned")
   train.run(copy.deepcopy(config), restart_path)
   expected_arrays, restarted_arrays = (

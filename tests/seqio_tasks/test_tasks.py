@@ -272,7 +272,7 @@ def test_each_row_is_in_one_shard(data_folder, text_folder, source_type, split):
   ) == sorted_batch_rows_as_bytes(all_rows)
 
 
-def test_other_lengths_shapes_and_types_are_refused(data_folder):
+def test_wrong_lengths_shapes_and_types_are_refused(data_folder):
   task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   with pytest.raises(ValueError, match=r"sequence_length\['input_ids'\] is 16"):
     task.get_dataset({"input_ids": 16})
@@ -339,7 +339,8 @@ def test_a_text_task_continues_with_the_next_row(text_folder):
   for start in (0, 1, 40, 119):
     opened = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
     assert_equal_batches(opened.read(8 * start, 8), batches[start])
-  # `uninterrupted` jumps back. Then `opened` continues at its saved position.
+  # `uninterrupted` can also read earlier rows. Then a new `opened` continues at
+  # the position of `uninterrupted`.
   assert_equal_batches(uninterrupted.read(16, 8), batches[2])
   uninterrupted.read(8 * 99, 8)
   position = uninterrupted.position()
@@ -412,7 +413,7 @@ def test_a_seqio_source_of_text_gives_its_documents(text_folder):
 
 
 def test_seqio_and_training_mix_the_same_rows(data_folder, tmp_path):
-  """A mixture through seqio must equal `data.path` with weights 3 and 1."""
+  """seqio gives the rows of a `data.path` with the same weights, 3 and 1."""
   other_folder = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )

@@ -67,7 +67,7 @@ def test_rows_of_bert_have_its_special_tokens(bert_vocabulary):
   assert encoded.rows.labels.dtype == np.int32
 
 
-def test_roberta_has_two_separators_and_no_segments(vocab_folder):
+def test_pairs_of_roberta_have_two_separators_and_no_segments(vocab_folder):
   vocabulary = files.load_vocabulary(files.write_roberta(vocab_folder))
   encoded = encode.encode_texts(
     CLASSIFICATION,
@@ -98,10 +98,11 @@ def test_gpt1_has_three_new_tokens(vocab_folder):
 
 
 @pytest.mark.parametrize(
-  "write", [files.write_wordpiece, files.write_roberta, files.write_gpt1]
+  "write_vocabulary",
+  [files.write_wordpiece, files.write_roberta, files.write_gpt1],
 )
-def test_a_padded_batch_has_the_rows_of_a_task(tmp_path, write):
-  vocabulary = files.load_vocabulary(write(tmp_path))
+def test_a_padded_batch_has_the_rows_of_a_task(tmp_path, write_vocabulary):
+  vocabulary = files.load_vocabulary(write_vocabulary(tmp_path))
   texts = [("the cat", "a dog"), "the cat", "the cat sat " * 20, ""]
   batch = layouts.padded_batch(vocabulary, texts, 16)
   examples = [
@@ -167,7 +168,7 @@ def tagged_example(words, tags, **fields):
   return dict(id="0", words=words, tags=tags, document=None) | fields
 
 
-def test_the_first_piece_has_the_tag(bert_vocabulary):
+def test_only_the_first_piece_of_a_word_has_the_tag(bert_vocabulary):
   # Each word has two pieces. The second piece must not get the tag B-X.
   encoded = tagging.encode_sentences(
     TAGGING, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert_vocabulary, 16
@@ -179,7 +180,7 @@ def test_the_first_piece_has_the_tag(bert_vocabulary):
   assert batch["labels"][0, :6].tolist() == [0, 1, 0, 2, 0, 0]
 
 
-def test_words_without_a_piece_are_named_and_words_stay_in_step(
+def test_words_without_a_piece_are_named_and_get_no_label(
   bert_vocabulary,
 ):
   words = ["\u200d", "cat", "\ufe0f", "xyz"]
@@ -222,7 +223,7 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
     assert tags == example["tags"]
 
 
-def test_a_sentence_has_its_document_around_it(bert_vocabulary):
+def test_a_sentence_has_the_text_around_it_as_context(bert_vocabulary):
   sentences = [["a"] * 3, ["b"] * 4, ["cat"] * 5, ["dog"] * 2]
   examples = [
     tagged_example(words, ["O"] * len(words), document=1)
@@ -232,7 +233,7 @@ def test_a_sentence_has_its_document_around_it(bert_vocabulary):
   encoded = tagging.encode_sentences(
     TAGGING, examples, bert_vocabulary, 10, with_context=True
   )
-  # A row has eight pieces: four pieces of the sentence, and two on each side.
+  # Row 1 has eight pieces: four of its sentence, and two on each side.
   assert (
     pieces_of(bert_vocabulary, row_ids(encoded, 1))[1:-1]
     == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
@@ -263,17 +264,19 @@ def random_rows(count, seed=0, max_length=60):
 
 
 @pytest.mark.parametrize("group", [False, True])
-@pytest.mark.parametrize("size", [1, 3, 4, 10, 16])
-def test_an_epoch_has_every_row_once(size, group):
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 10, 16])
+def test_an_epoch_has_every_row_once(batch_size, group):
   rows = random_rows(10)
-  epoch_batches = batches.Batches(CLASSIFICATION, rows, 0, size, group=group)
-  assert epoch_batches.steps_per_epoch == -(-10 // size)
+  epoch_batches = batches.Batches(
+    CLASSIFICATION, rows, 0, batch_size, group=group
+  )
+  assert epoch_batches.steps_per_epoch == -(-10 // batch_size)
   row_orders = []
   for epoch in range(3):
     row_order = []
     for step in range(epoch_batches.steps_per_epoch):
       batch = epoch_batches.batch(epoch * epoch_batches.steps_per_epoch + step)
-      assert len(batch["row"]) == size
+      assert len(batch["row"]) == batch_size
       for index, row in enumerate(batch["row"]):
         length = batch["sequence_ids"][index].sum()
         if row < 0:
@@ -285,9 +288,9 @@ def test_an_epoch_has_every_row_once(size, group):
         row_order.append(int(row))
     assert sorted(row_order) == list(range(10))
     row_orders.append(row_order)
-  # If one batch has all rows, sorting by length makes the epochs equal.
+  # With `group`, rows are sorted by length, so epochs of one batch are equal.
   assert row_orders[0] != row_orders[1] != row_orders[2] or (
-    group and size >= 10
+    group and batch_size >= 10
   )
 
 
@@ -303,11 +306,11 @@ def test_a_batch_depends_only_on_its_number():
   batches_in_order = [read_batches.batch(i) for i in range(40)]
   for name, array in unread_batches.batch(39).items():
     np.testing.assert_array_equal(array, batches_in_order[39][name])
-  equal_batches = [
+  is_equal = [
     (batches_of_other_seed.batch(i)["row"] == batches_in_order[i]["row"]).all()
     for i in range(40)
   ]
-  assert not all(equal_batches)
+  assert not all(is_equal)
 
 
 def test_hosts_have_shares_of_one_batch():
@@ -325,7 +328,7 @@ def test_hosts_have_shares_of_one_batch():
       np.testing.assert_array_equal(joined_shares, expected[name])
 
 
-def test_lengths_are_few_and_grouping_pads_less():
+def test_batches_have_lengths_of_buckets_and_grouping_pads_less():
   rows = random_rows(3000, max_length=200)
   ungrouped_batches = batches.Batches(
     CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128)
@@ -398,8 +401,8 @@ def test_a_folder_holds_the_encoded_rows_and_is_made_once(
     np.testing.assert_array_equal(getattr(rows, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
   assert rows.labels.tolist() == [1, 0]
-  # With the same inputs nothing is written again. Another length, tokenizer or
-  # input is an error.
+  # The same command writes nothing. A different length, tokenizer or input is
+  # an error.
   assert (
     prepare_folder(tmp_path, "sst2", [f"train={train_path}"], length=12)[1]
     == meta

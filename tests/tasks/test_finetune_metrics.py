@@ -1,4 +1,4 @@
-"""Metrics agree with official libraries and with programs of this file."""
+"""Tests metrics against official libraries and functions of this file."""
 
 import collections
 import json
@@ -299,8 +299,8 @@ def expected_squad2(texts, golds, null_odds, threshold):
     scores_by_prefix["HasAns_" if g else "NoAns_"].append(s)
   results = {}
   for prefix, values in scores_by_prefix.items():
-    em, f = 100 * np.mean(values, 0)
-    results |= {f"{prefix}exact": em, f"{prefix}f1": f}
+    em, f1 = 100 * np.mean(values, 0)
+    results |= {f"{prefix}exact": em, f"{prefix}f1": f1}
     results[f"{prefix}total"] = len(values)
   for column, name in enumerate(("exact", "f1")):
     best_score = 0.0

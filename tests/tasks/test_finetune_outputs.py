@@ -1,4 +1,4 @@
-"""Logits become one prediction for each example, whatever the batches are."""
+"""Tests that logits become one prediction for each example."""
 
 import itertools
 import json
@@ -32,15 +32,15 @@ def make_rows(sizes, example_indices, labels, offsets=None):
 
 
 def collect_logits(task, rows, batch_size, logits):
-  """Collects each row's logits from its batch; returns them in row order."""
+  """Returns logits by row number, as a loop over batches would collect them."""
   split_batches = batches.Batches(task, rows, 0, batch_size, shuffle=False)
-  batch_logits = [None] * len(rows.example_indices)
+  collected_logits = [None] * len(rows.example_indices)
   for step in range(split_batches.steps_per_epoch):
     batch = split_batches.batch(step)
     for row in batch["row"]:
       for c in range(task.num_choices if row >= 0 else 0):
-        batch_logits[row + c] = logits[row + c]
-  return batch_logits
+        collected_logits[row + c] = logits[row + c]
+  return collected_logits
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 7, 10, 16])
@@ -57,7 +57,7 @@ def test_every_example_is_predicted_once(batch_size):
   assert scores == {"accuracy": 0.8, "examples": 10.0}
 
 
-def test_a_single_number_is_predicted():
+def test_a_regression_predicts_one_number():
   task = make_task("regression", (), "pearson")
   rows = make_rows([3], [0], np.array([3.8], np.float32))
   for logits in (np.array([[3.8]]), np.array([3.8])):
@@ -113,7 +113,7 @@ def test_windows_of_a_text_are_averaged():
   ]
 
 
-def test_each_query_has_one_entity_as_answer():
+def test_each_query_has_one_true_entity():
   task = make_task("classification", ("false", "true"), "record")
   rows = make_rows([2] * 5, range(5), [0] * 5)
   examples = [{"group": g} for g in "qqrrr"]
@@ -123,7 +123,7 @@ def test_each_query_has_one_entity_as_answer():
 
 
 def make_sentence_rows(num_words, spans, pieces_per_word):
-  """Returns the rows of one sentence: windows over its pieces.
+  """Returns the rows of one sentence; each row is a window of its pieces.
 
   Args:
     num_words: the number of words.
@@ -133,18 +133,18 @@ def make_sentence_rows(num_words, spans, pieces_per_word):
   word_of_piece = np.repeat(np.arange(num_words), pieces_per_word)
   is_first = np.concatenate([[True], word_of_piece[1:] != word_of_piece[:-1]])
   word_indices = np.where(is_first, word_of_piece, -1)
-  row_words = [[-1, *word_indices[a:b], -1] for a, b in spans]
-  offsets = np.repeat(np.concatenate(row_words), 2).reshape(-1, 2)
-  sizes = [len(row) for row in row_words]
+  words_by_row = [[-1, *word_indices[a:b], -1] for a, b in spans]
+  offsets = np.repeat(np.concatenate(words_by_row), 2).reshape(-1, 2)
+  sizes = [len(row) for row in words_by_row]
   return make_rows(sizes, [0] * len(spans), [-1] * sum(sizes), offsets)
 
 
 def test_a_words_tag_comes_from_the_window_with_most_context():
   labels = ("O", "B-X", "I-X")
   task = make_task("tagging", labels, "tagging_f1")
-  pieces = [1, 2, 0, 3, 1, 1]
+  pieces_per_word = [1, 2, 0, 3, 1, 1]
   spans = [(0, 5), (3, 8)]
-  rows = make_sentence_rows(6, spans, pieces)
+  rows = make_sentence_rows(6, spans, pieces_per_word)
   example = {"words": [*"abcdef"], "tags": None}
   # The first window predicts only B-X, the second only I-X.
   logits = [
@@ -191,7 +191,9 @@ def test_tags_do_not_depend_on_padding():
 
 
 def make_question_rows(context, capacity, stride, question_length=2):
-  """Returns a question's rows and windows, and the offsets of the pieces.
+  """Returns a question's rows, windows and the offsets of its pieces.
+
+  `context` and `capacity` are the text and the most pieces of a window.
 
   A word of the context is one piece, or two if it has more than 4 characters.
   """
@@ -226,10 +228,10 @@ def expected_answers(
   rules,
   first_context_column=4,
 ):
-  """Returns {text: score} of the best answers, the best first.
+  """Returns {text: score} of the best answers; the best answer is first.
 
-  It tries each pair of one of the `n_best` starts and one of the `n_best` ends
-  in each window, like `write_predictions` of google-research/bert run_squad.py.
+  In each window, each of the `n_best` starts is tried with each of the `n_best`
+  ends, as in `write_predictions` of google-research/bert run_squad.py.
   """
   spans_found, null_scores = [], []
   for k, (begin, end) in enumerate(spans):
@@ -289,13 +291,15 @@ def test_answers_are_those_of_run_squad(may_lack_answer, max_context):
     )
     if not expected:
       expected = {"": 0.0}
-    assert [e["text"] for e in answers["nbest"]] == list(expected)
-    scores = [e["start_logit"] + e["end_logit"] for e in answers["nbest"]]
+    assert [entry["text"] for entry in answers["nbest"]] == list(expected)
+    scores = [
+      entry["start_logit"] + entry["end_logit"] for entry in answers["nbest"]
+    ]
     assert scores == pytest.approx(list(expected.values()))
     probabilities = np.exp(scores) / np.exp(scores).sum()
-    assert [e["probability"] for e in answers["nbest"]] == pytest.approx(
-      probabilities
-    )
+    assert [
+      entry["probability"] for entry in answers["nbest"]
+    ] == pytest.approx(probabilities)
     best_text = next((text for text in expected if text), "")
     assert answers["best"] == best_text and answers["text"] in context
     if may_lack_answer:
@@ -312,11 +316,11 @@ def test_answers_are_those_of_run_squad(may_lack_answer, max_context):
 
 
 def make_one_window(context="red cat", peaks=()):
-  """Returns a question with one window: rows, logits and examples.
+  """Returns rows, logits and examples of one question with one window.
 
   Args:
-    context: the context.
-    peaks: (column, logit) of the columns whose logits are not 0.
+    context: the text of the context.
+    peaks: pairs (column, logit), one for each column whose logits are not 0.
   """
   rows, *_ = make_question_rows(context, 50, 20)
   logits = np.zeros((1, rows.starts[1], 2), np.float32)
@@ -340,10 +344,10 @@ def test_without_a_legal_span_the_answer_is_empty(metric, rules, tmp_path):
   for path in server_files.write(str(tmp_path), task, [answers], examples):
     content = pathlib.Path(path).read_text(encoding="utf-8")
     assert list(json.loads(content)) == ["q1"]
-  # With `rules_with_answers` a span is legal, and the threshold accepts it.
-  rules_with_answers = SpanRules(threshold=1e9)
+  # These rules allow spans, and prefer any span to no answer.
+  permissive_rules = SpanRules(threshold=1e9)
   (answers,) = predictions.make_predictions(
-    task, rows, logits, examples, rules_with_answers
+    task, rows, logits, examples, permissive_rules
   )
   assert answers["text"] == "red"
 
@@ -380,7 +384,7 @@ def test_answers_are_slices_of_the_raw_context(leading_space):
   assert "Pure Land  school" in texts and all(t in context for t in texts)
 
 
-def test_windows_are_found_by_characters():
+def test_windows_are_found_by_offsets_of_characters():
   for num_pieces, capacity, stride in (
     (157, 114, 128),
     (400, 370, 128),

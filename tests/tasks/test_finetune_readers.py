@@ -1,4 +1,4 @@
-"""Reads the original files of every task; tests messages about bad files."""
+"""Tests the readers of the tasks' original files and their error messages."""
 
 import json
 import os
@@ -147,7 +147,7 @@ def test_published_files_are_read(
   assert isinstance(example["id"], str)
 
 
-def test_test_sets_have_no_labels(tmp_path):
+def test_examples_of_test_sets_may_lack_labels(tmp_path):
   path = files.write_text(
     tmp_path / "t.tsv", "index\tsentence\n5\ta cat\n6\tb\n"
   )
@@ -162,7 +162,7 @@ def test_test_sets_have_no_labels(tmp_path):
   assert read_examples("boolq", path, "test")[0]["label"] is None
 
 
-def test_broken_lines_of_qqp_are_skipped_and_named(tmp_path):
+def test_broken_lines_of_qqp_are_skipped_and_listed(tmp_path):
   head = "id\tquestion1\tquestion2\tis_duplicate\n"
   path = files.write_text(
     tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0"
@@ -236,15 +236,15 @@ def test_a_folder_of_race_is_read(tmp_path):
     read_examples("race", bad_path)
 
 
-def test_columns_of_words_and_tags_are_read(tmp_path):
+def test_files_with_a_word_and_its_tag_on_each_line_are_read(tmp_path):
   path = files.write_text(
     tmp_path / "c.txt",
     "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nUN NNP I-NP B-ORG\nand CC O O\n"
     "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
   )
   first_example, second_example = read_examples("conll2003", path)
-  # In the original files, a tag begins with B- only if the word before belongs
-  # to another entity of the same type.
+  # In the original files, B- marks a word only if an entity of the same type
+  # ends before it. The reader gives every first word B-.
   assert first_example["words"] == ["EU", "UN", "and"]
   assert first_example["tags"] == ["B-ORG", "B-ORG", "O"]
   assert (first_example["document"], second_example["document"]) == (1, 2)
@@ -389,15 +389,15 @@ def test_bad_flags_and_custom_files_are_refused(tmp_path):
 
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_real_files_have_their_published_sizes():
-  counts = {
+  num_examples_by_file = {
     ("sst2", "sst2/train.tsv"): 67349,
     ("cola", "cola/in_domain_train.tsv"): 8551,
     ("rte", "rte/dev.tsv"): 277,
     ("stsb", "stsb/stsb-en-test.csv"): 1379,
     ("wnut17", "wnut17/wnut17train.conll"): 3394,
   }
-  for (name, file_name), count in counts.items():
-    assert len(read_examples(name, f"{DATA}/eval/{file_name}")) == count
+  for (name, file_name), num_examples in num_examples_by_file.items():
+    assert len(read_examples(name, f"{DATA}/eval/{file_name}")) == num_examples
 
 
 def test_published_tasks_are_read_from_json_lines(tmp_path):

@@ -1,4 +1,4 @@
-"""Reads labels that are 0 and 1, lists in tables, or tags of a scheme."""
+"""Tests labels that are 0 and 1, lists in tables, and schemes of tags."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def write_lists(path, values):
     ["[0.0, 0.0, 1.0]", "(1, 0, 0)", "[False, False, False]"],
   ],
 )
-def test_a_list_with_a_number_for_each_label_is_read(tmp_path, values):
+def test_a_list_with_0_or_1_for_each_label_is_read(tmp_path, values):
   path = write_lists(tmp_path / "a.jsonl", values)
   contents = read_contents({"train": path}, labels=["joy", "hope", "fear"])
   assert labels_of(contents) == [["fear"], ["joy"], []]
@@ -121,7 +121,7 @@ def test_ambiguous_lists_are_refused(tmp_path, values, labels, message):
 
 
 @pytest.mark.parametrize(
-  "values, names, warning",
+  "values, expected_labels, warning",
   [
     (["joy|hope", "joy"], ["joy", "joy|hope"], "'joy|hope' with |, ;"),
     (
@@ -139,21 +139,21 @@ def test_ambiguous_lists_are_refused(tmp_path, values, labels, message):
   ],
 )
 def test_names_that_may_be_several_labels_give_a_warning(
-  tmp_path, values, names, warning
+  tmp_path, values, expected_labels, warning
 ):
   if isinstance(values[0], str):
     path = write_csv(tmp_path / "a.csv", values)
   else:
     path = write_lists(tmp_path / "a.jsonl", values)
   contents = read_contents({"train": path})
-  assert sorted(contents.task.labels) == names
+  assert sorted(contents.task.labels) == expected_labels
   assert len(contents.notes) == (warning is not None)
   if warning:
     assert (
       contents.notes[0].startswith("warning: ") and warning in contents.notes[0]
     )
   # There is no warning if the user has named the labels.
-  assert not read_contents({"train": path}, labels=names).notes
+  assert not read_contents({"train": path}, labels=expected_labels).notes
 
 
 def test_a_list_is_refused_as_a_single_label(tmp_path):
@@ -277,7 +277,7 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
     assert scores["tagging_f1" + suffix] == pytest.approx(4 / 7)
 
 
-def test_entities_of_one_type_without_its_name(tmp_path):
+def test_tags_may_lack_the_type_of_their_entities(tmp_path):
   gold_tags = tags_of(
     [(0, 2, ""), (4, 5, "")], SCHEME_LETTERS["IOB2"], has_type=False
   )
@@ -303,7 +303,7 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "names, metric",
+  "tag_names, metric",
   [
     (["NOUN", "VERB"], "accuracy"),
     (["существительное", "глагол"], "accuracy"),
@@ -314,8 +314,12 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
     (["S-X", "O"], "tagging_f1"),
   ],
 )
-def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
-  lines = [dict(words=["a", "b", "c"], tags=[names[0], names[1], names[0]])]
+def test_tags_without_prefixes_are_scored_word_by_word(
+  tmp_path, tag_names, metric
+):
+  lines = [
+    dict(words=["a", "b", "c"], tags=[tag_names[0], tag_names[1], tag_names[0]])
+  ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   contents = read_contents({"train": path}, "tagging", None)
   (example,), task = contents.splits["train"], contents.task
@@ -325,12 +329,12 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     assert set(task.labels) == {*example["tags"]}
     predicted = [example["tags"][:1] * 3]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 2 / 3
-    # A word without a piece has no tag, and counts as wrong.
+    # No tag is predicted for a word without pieces; the word counts as wrong.
     predicted = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.score_names(task) == ["accuracy", "examples"]
   task_format = task_inputs.find_task(
-    "mine", "tagging", None, [str(n) for n in names]
+    "mine", "tagging", None, [str(n) for n in tag_names]
   )
   assert task_format.task.metrics == (metric,)
 
@@ -424,7 +428,7 @@ def test_a_tagger_without_o_gives_no_tag_to_a_word_without_piece(tmp_path):
   assert text.split("\n")[1] == "\u0007 NOUN _"
 
 
-def test_all_numbers_of_a_regression_by_name(tmp_path):
+def test_a_regression_with_several_outputs_names_each(tmp_path):
   output_names = ["valence", "arousal", "dominance"]
   head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
   for labels in (output_names, None):
@@ -462,7 +466,7 @@ def test_the_command_says_how_labels_are_read(tmp_path, capsys):
   assert [row["label"] for row in examples] == [["1"], ["0"]]
 
 
-def test_a_task_gets_all_labels_of_its_scheme():
+def test_all_labels_adds_the_missing_tags_of_a_scheme():
   assert tags.all_labels(["B-X", "O"]) == ("O", "B-X", "I-X")
   assert tags.all_labels(["S-b", "B-a"]) == (
     *("O", "B-a", "I-a", "E-a", "S-a"),

@@ -36,7 +36,10 @@ def read_folder(path):
 def test_ids_and_offsets_are_those_of_transformers(
   family, declaring_file, tmp_path
 ):
-  """The ids agree for each file that can declare tokens, and after saving."""
+  """The ids agree for each file that can declare tokens.
+
+  They also agree after the vocabulary is saved and loaded.
+  """
   transformers = pytest.importorskip("transformers")
   open_with_transformers = transformers.AutoTokenizer.from_pretrained
   path = write_model(tmp_path / "a", family, declaring_file)
@@ -108,8 +111,8 @@ def make_with_added(family, *new_tokens):
   )
 
 
-# Name of a flag -> (flags of the token "covid19", expected pairs of piece and
-# text).
+# Name of a case -> (the flags of the token "covid19", the expected pairs of a
+# piece and its text).
 FLAG_CASES = {
   "none": ({}, [("covid19", "covid19"), ("n", "n"), ("covid19", "COVID19")]),
   "single_word": ({"single_word": True}, [("covid19", "COVID19")]),
@@ -125,10 +128,10 @@ FLAG_CASES = {
 }
 
 
-@pytest.mark.parametrize("name", FLAG_CASES)
-def test_each_flag_decides_where_a_token_is_found(name):
-  """Compares only the pieces "covid19" and "n"."""
-  flags, expected = FLAG_CASES[name]
+@pytest.mark.parametrize("case", FLAG_CASES)
+def test_each_flag_decides_where_a_token_is_found(case):
+  """Only the pieces "covid19" and "n" are compared with `expected`."""
+  flags, expected = FLAG_CASES[case]
   fields = {"content": "covid19", **flags}
   vocabulary = make_with_added("bert", added_tokens.make_token(fields))
   pairs = pieces_and_slices(vocabulary, "the covid19n  COVID19 the")
@@ -138,8 +141,8 @@ def test_each_flag_decides_where_a_token_is_found(name):
 
 
 @pytest.mark.parametrize("family", MAKE_VOCABULARY)
-def test_special_tokens_of_the_family_are_read_as_text(family):
-  """A literal [MASK] in a corpus is read as text, whatever tokens are added."""
+def test_the_names_of_special_tokens_are_read_as_text(family):
+  """A [MASK] in a corpus is read as text, even if there are added tokens."""
   vocabulary = make_with_added(family)
   names = sorted(added_tokens.family_special_tokens(vocabulary))
   text = " ".join(f"{name}[E1]" for name in names)
@@ -154,8 +157,8 @@ def test_special_tokens_of_the_family_are_read_as_text(family):
   assert set(ids) >= {vocabulary.pieces.index(name) for name in names}
 
 
-def test_ids_after_a_mask_that_is_an_added_token_stay_right():
-  """The mask is an added token here, and not a piece of the model."""
+def test_a_mask_may_be_an_added_token():
+  """The mask is an added token of tokenizer.json, not a piece of its model."""
   vocabulary = MAKE_VOCABULARY["bert"]()
   content = json.loads(added_tokens.make_model_tokenizer(vocabulary).to_str())
   size = len(content["model"]["vocab"])
@@ -176,7 +179,7 @@ def test_ids_after_a_mask_that_is_an_added_token_stay_right():
   assert opened.encode_special("[E1] [MASK]") == [size, size - 1]
 
 
-def test_tagged_words_are_those_of_transformers():
+def test_pieces_of_tagged_words_are_those_of_transformers():
   """Each word gets a space before it, unless it is an added token."""
   transformers = pytest.importorskip("transformers")
   vocabulary = make_with_added("roberta", *ADDED_TOKENS[:3])
@@ -214,7 +217,7 @@ TEXT_WITH_ADDED_TOKENS = "an covid19n covid19 the[E1]the an covid19."
 
 @pytest.mark.parametrize("family", MAKE_VOCABULARY)
 def test_an_added_token_is_one_word(family, tmp_path):
-  """The piece after the token begins a word, also in prepared folders."""
+  """The piece after an added token begins a word, also in prepared folders."""
   vocabulary = make_with_added(family)
   (ids,) = vocabulary.encode_batch([TEXT_WITH_ADDED_TOKENS])
   starts = vocabulary.find_word_starts(ids)
@@ -246,11 +249,11 @@ def test_an_added_token_is_one_word(family, tmp_path):
   assert stored_starts.tolist() == starts.tolist()
 
 
-@pytest.mark.parametrize("name", ["token", "whole_word", "span"])
-def test_special_added_tokens_are_never_masked_or_drawn(name):
+@pytest.mark.parametrize("masking", ["token", "whole_word", "span"])
+def test_special_added_tokens_are_never_masked_or_drawn(masking):
   """Added tokens that are not special are masked like any word.
 
-  There are so many rows that more than 100 different random ids are drawn.
+  There are enough rows to draw more than 100 different random ids.
   """
   vocabulary = make_with_added("roberta", *ADDED_TOKENS[:2])
   ordinary_id, special_id = vocabulary.added_ids
@@ -271,7 +274,7 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
     length=64,
     max_predictions=30,
     mask_rate=0.5,
-    masking=name,
+    masking=masking,
     replacement="roberta",
     count="ceil",
   )
@@ -291,7 +294,7 @@ def test_special_added_tokens_are_never_masked_or_drawn(name):
         (new_ids != labels) & (new_ids != vocabulary.special.mask)
       ].tolist()
     )
-    # The special added token is still everywhere where it was in the corpus.
+    # Every special added token of the corpus is still in the batch.
     num_special = sum(s.count(special_id) for d in documents for s in d)
     assert (batch["input_ids"] == special_id).sum() == num_special
   assert len(random_ids) > 100 and special_id not in random_ids
@@ -347,14 +350,14 @@ EQUAL_TOKEN_CASES = {
 
 
 @pytest.mark.parametrize("declaring_file", DECLARING_FILES)
-@pytest.mark.parametrize("name", EQUAL_TOKEN_CASES)
+@pytest.mark.parametrize("case", EQUAL_TOKEN_CASES)
 def test_tokens_that_cleaning_makes_equal_are_told_apart(
-  name, declaring_file, tmp_path, capfd
+  case, declaring_file, tmp_path, capfd
 ):
-  """An exact spelling always gives the same token, in every process."""
+  """An exact spelling gives its token, in each of the opened vocabularies."""
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
-  contents, text, expected = EQUAL_TOKEN_CASES[name]
+  contents, text, expected = EQUAL_TOKEN_CASES[case]
   vocabulary = MAKE_VOCABULARY["bert"]()
   size = vocabulary.vocab_size
   new_tokens = [AddedToken(content, normalized=True) for content in contents]
@@ -412,7 +415,7 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
   assert [reference_ids[c] for c in contents] == [
     *range(size, size + len(contents))
   ]
-  # In the written file the tokens differ, so there is no second warning.
+  # The saved files keep the tokens apart, so loading them gives no warning.
   messages.note_once.cache_clear()
   open_vocabulary.load(str(tmp_path / "b"))
   assert not capfd.readouterr().err

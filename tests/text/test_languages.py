@@ -27,9 +27,13 @@ sentencepiece = pytest.importorskip(
 STRIPPED = {}
 ACCENTS = dict(keep_accents=True)
 CASED = dict(lower_case=False)
-# Algorithm -> the size of its vocabulary; algorithm -> the name of its file.
-SIZES = dict(wordpiece=3000, bytelevel=1000, words=3000, unigram=1500)
-NAMES = dict(wordpiece="vocab.txt", words="vocab.txt", unigram="spiece.model")
+# The size of a vocabulary and the name of its file, by algorithm.
+VOCABULARY_SIZES = dict(
+  wordpiece=3000, bytelevel=1000, words=3000, unigram=1500
+)
+FILE_NAMES = dict(
+  wordpiece="vocab.txt", words="vocab.txt", unigram="spiece.model"
+)
 # Pairs of (algorithm, options).
 CASES = [
   *(("wordpiece", options) for options in (STRIPPED, ACCENTS, CASED)),
@@ -54,9 +58,13 @@ def vocabulary_path(tmp_path_factory):
   def train(algorithm, **options):
     name = "-".join([algorithm, *map(str, options.items())])
     (path / name).mkdir()
-    output = str(path / name / NAMES.get(algorithm, "pieces"))
+    output = str(path / name / FILE_NAMES.get(algorithm, "pieces"))
     train_vocab.train_vocab(
-      str(text), SIZES[algorithm], output, algorithm=algorithm, **options
+      str(text),
+      VOCABULARY_SIZES[algorithm],
+      output,
+      algorithm=algorithm,
+      **options,
     )
     return output
 
@@ -241,7 +249,7 @@ LONE_MARKS = (
 )
 # SentencePiece's tables are older than this character, so `tokenizers` has no
 # rule that composes it.
-NEW_PAIRS = "\U00011938"
+NEW_CHARACTER = "\U00011938"
 
 
 @pytest.mark.slow
@@ -267,7 +275,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(
       cleaned_words = normalizer.normalize_str(text).split()
       if reference.normalize(text).split() != cleaned_words:
         different_characters.add(character)
-  assert different_characters <= {*LONE_MARKS, *NEW_PAIRS}
+  assert different_characters <= {*LONE_MARKS, *NEW_CHARACTER}
 
 
 @pytest.mark.parametrize(
@@ -279,8 +287,8 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(
     ("nmt_nfkc", ACCENTS, lambda text: "".join(map(str.lower, text))),
   ],
 )
-def test_models_of_other_programs_give_their_ids(rule, options, clean_text):
-  """The rules of the model are used, and decomposed letters are composed."""
+def test_models_of_sentencepiece_give_its_ids(rule, options, clean_text):
+  """The cleaning rules of the model's file are used."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter([clean_text(line) for line in LINES * 3]),
@@ -313,7 +321,7 @@ def test_models_of_other_programs_give_their_ids(rule, options, clean_text):
 def test_korean_words_are_not_unknown(algorithm, tmp_path):
   """Decomposed syllables get the ids of composed syllables.
 
-  This is not tested for WordPiece that keeps accents.
+  If a WordPiece vocabulary keeps accents, only composed syllables are tested.
   """
   korean_words = [
     "바다",
@@ -365,7 +373,7 @@ FRENCH_LINE = LANGUAGES["french"][-1]
 def test_text_is_prepared_as_the_vocabulary_was_trained(
   algorithm, options, expected_text, vocabulary_path, tmp_path
 ):
-  """`prepare` needs no flags, and its folder also has the settings."""
+  """`prepare` reads the settings of the vocabulary and copies them."""
   path = vocabulary_path(algorithm, **options)
   folder = str(tmp_path / "prepared")
   meta = prepare.prepare(
@@ -485,8 +493,11 @@ def test_the_rules_for_words_are_stored(tmp_path):
     open_vocabulary.load(output, rules="words")
 
 
-def test_settings_are_in_the_same_folder(vocabulary_path, tmp_path):
-  """The settings' file has transformers' name only if the vocabulary's has."""
+def test_each_vocabulary_file_has_a_settings_file(vocabulary_path, tmp_path):
+  """Only the settings of vocab.txt are in tokenizer_config.json.
+
+  Those of other.txt are in other.tokenizer_config.json.
+  """
   vocabulary = open_vocabulary.load(vocabulary_path("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
   settings = open_vocabulary.to_files(vocabulary)["tokenizer_config.json"]
@@ -512,7 +523,7 @@ def test_settings_are_in_the_same_folder(vocabulary_path, tmp_path):
 def test_a_flipped_bit_of_a_vocabulary_is_noticed(
   algorithm, vocabulary_path, tmp_path
 ):
-  """The digest in the settings differs, even if the pieces are valid."""
+  """The digest in the settings shows it, even if all pieces are valid."""
   path = pathlib.Path(vocabulary_path(algorithm))
   content = path.read_bytes()
   settings = path.parent / "tokenizer_config.json"
@@ -535,7 +546,10 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(
 
 
 def test_the_digest_of_a_model_changes_no_ids(vocabulary_path, tmp_path):
-  """This package, SentencePiece and transformers ignore the digest."""
+  """This package and transformers give equal ids with and without it.
+
+  The ids of this package also equal those of SentencePiece.
+  """
   transformers = pytest.importorskip("transformers")
   path = pathlib.Path(vocabulary_path("unigram"))
   settings = json.loads((path.parent / "tokenizer_config.json").read_text())
@@ -612,7 +626,7 @@ def test_prepare_warns_of_pieces_that_no_text_gives(
 
 
 def test_a_seqio_task_uses_the_settings_of_the_vocabulary(vocabulary_path):
-  """Only `word_starts` must be given, because no file stores it."""
+  """Only `word_starts` must be given, which the vocabulary does not store."""
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks import pretraining
 

@@ -18,7 +18,7 @@ from bert_jax.training import start_from
 from bert_jax.use import predict
 from bert_jax.weights import hf, model_folder
 
-LINES = """covid19
+TOKEN_LINES = """covid19
 [E1]
 
 the
@@ -39,7 +39,7 @@ def write_and_add(vocabulary, path, text):
 def test_each_line_is_added_or_reported(tmp_path):
   vocabulary = bert_vocabulary("the art new york")
   new_vocabulary, report = write_and_add(
-    vocabulary, tmp_path / "add.txt", LINES
+    vocabulary, tmp_path / "add.txt", TOKEN_LINES
   )
   new_pieces = ["covid19", "[E1]", "New York", "[X]"]
   assert list(new_vocabulary.pieces[vocabulary.vocab_size :]) == new_pieces
@@ -204,7 +204,7 @@ def run_verb(verb, *arguments):
 def test_the_command_writes_a_folder_with_the_tokens(tmp_path, capsys):
   vocab = tmp_path / "vocab.txt"
   vocab.write_bytes(bert_vocabulary("the a virus art").files["vocab.txt"])
-  (tmp_path / "add.txt").write_text(LINES)
+  (tmp_path / "add.txt").write_text(TOKEN_LINES)
   text = "the covid19 virus [X].\nthe virus.\n\na art.\nCOVID19 [E1].\n"
   (tmp_path / "t.txt").write_text(text * 3)
   flags = ["--input", tmp_path / "t.txt", "--vocab", vocab, "--heldout=0"]
@@ -213,8 +213,8 @@ def test_the_command_writes_a_folder_with_the_tokens(tmp_path, capsys):
   assert "4 new pieces after the 9" in capsys.readouterr().err
   opened = reader.open_prepared(str(tmp_path / "p"))
   corpus = opened.splits["train"]
-  names = [opened.vocab[i] for i in corpus.tokens]
-  assert names[:5] == ["the", "covid19", "virus", "[X]", "[UNK]"]
+  pieces = [opened.vocab[i] for i in corpus.tokens]
+  assert pieces[:5] == ["the", "covid19", "virus", "[X]", "[UNK]"]
   assert corpus.never_masked_ids == (opened.vocab.index("[X]"),)
   assert opened.vocab_size == len(opened.unigrams) == 13
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
@@ -230,43 +230,53 @@ def test_the_command_writes_a_folder_with_the_tokens(tmp_path, capsys):
 
 
 def test_new_rows_are_means_or_random():
-  """A new row is the mean of old pieces' rows, or is drawn at random.
+  """A new row is the mean of the rows of old pieces, or is drawn at random.
 
-  It is always drawn if all old pieces are unknown.
+  If no old piece is known, the row is always drawn.
   """
   vocabulary = bert_vocabulary("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
   drawn_rows = -np.ones((3, 2), np.float32)
-  names, old_ids_of = (
+  new_pieces, old_ids_of = (
     ["covid", "a a", "zzz"],
     added_tokens.old_piece_cutter(vocabulary),
   )
-  assert [old_ids_of(name) for name in names] == [[5, 6, 7], [8, 8], []]
-  rows = start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows)
+  assert [old_ids_of(name) for name in new_pieces] == [[5, 6, 7], [8, 8], []]
+  rows = start_from.new_word_rows(
+    table, new_pieces, old_ids_of, "mean", drawn_rows
+  )
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
-  rows = start_from.new_word_rows(table, names, old_ids_of, "drawn", drawn_rows)
+  rows = start_from.new_word_rows(
+    table, new_pieces, old_ids_of, "drawn", drawn_rows
+  )
   np.testing.assert_array_equal(rows, drawn_rows)
   # The tokenizer may already have the new pieces, while its model has no rows
   # for them.
   new_vocabulary = added_tokens.add_tokens(
-    vocabulary, [added_tokens.AddedToken(n) for n in names]
+    vocabulary, [added_tokens.AddedToken(n) for n in new_pieces]
   )
   new_ids_of = added_tokens.old_piece_cutter(new_vocabulary)
-  assert any(new_ids_of(name) for name in names)
+  assert any(new_ids_of(name) for name in new_pieces)
   old_ids_before = added_tokens.old_piece_cutter(
     new_vocabulary, vocabulary.vocab_size
   )
-  assert [old_ids_before(name) for name in names] == [[5, 6, 7], [8, 8], []]
+  assert [old_ids_before(name) for name in new_pieces] == [
+    [5, 6, 7],
+    [8, 8],
+    [],
+  ]
   # An output bias has one number for each piece.
   bias = start_from.new_word_rows(
-    table[:, 0], names, old_ids_of, "mean", drawn_rows[:, 0]
+    table[:, 0], new_pieces, old_ids_of, "mean", drawn_rows[:, 0]
   )
   np.testing.assert_array_equal(bias, [12, 16, -1])
   with pytest.raises(ValueError, match="init_new_rows='x' is not one of mean"):
-    start_from.new_word_rows(table, names, old_ids_of, "x", drawn_rows)
+    start_from.new_word_rows(table, new_pieces, old_ids_of, "x", drawn_rows)
   with pytest.raises(ValueError, match=r"shape \[2, 2\], .* 3 new pieces"):
-    start_from.new_word_rows(table, names, old_ids_of, "mean", drawn_rows[:2])
-  assert start_from.describe_new_rows(names, "mean") == (
+    start_from.new_word_rows(
+      table, new_pieces, old_ids_of, "mean", drawn_rows[:2]
+    )
+  assert start_from.describe_new_rows(new_pieces, "mean") == (
     "new rows of the word table: 3 ('covid', 'a a', 'zzz'), each the mean of"
     " old rows"
   )
@@ -323,7 +333,7 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
 
 
 @pytest.mark.parametrize("method", start_from.NEW_ROW_METHODS)
-def test_init_from_names_the_rows_it_makes(method, tmp_path):
+def test_init_from_prints_the_new_rows(method, tmp_path):
   """The word table has 17 rows; the tokenizer and the data have 19 pieces."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
   id_by_piece = {piece: i for i, piece in enumerate(pieces) if i >= 17}
@@ -376,7 +386,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
 
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path):
-  """Like a folder of transformers, it has no vocab.txt. Accents are kept."""
+  """The folder has no vocab.txt, and its tokenizer keeps accents."""
   content = bert_vocabulary("the é e").special_tokenizer.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
@@ -398,12 +408,12 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path):
 def test_config_has_the_padding_id_of_the_tokenizer(as_json, tmp_path):
   """config.json has the id of [PAD], whichever file holds the pieces."""
   weights = tiny_tasks.write_model(tmp_path / "m")
-  names = [*tiny_tasks.PIECES[1:], "[PAD]"]
-  files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}
+  pieces = [*tiny_tasks.PIECES[1:], "[PAD]"]
+  files = {"vocab.txt": "".join(f"{name}\n" for name in pieces).encode()}
   if as_json:
     vocabulary = open_vocabulary.from_files(files, "x", lower_case=True)
     tokenizer = added_tokens.make_model_tokenizer(vocabulary)
     files = {"tokenizer.json": tokenizer.to_str().encode()}
   hf.write(str(tmp_path / "hf"), weights._replace(tokenizer_files=files))
   config = json.loads((tmp_path / "hf" / "config.json").read_text())
-  assert config["pad_token_id"] == len(names) - 1
+  assert config["pad_token_id"] == len(pieces) - 1

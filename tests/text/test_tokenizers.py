@@ -41,7 +41,7 @@ def test_symbols_stay_with_their_word(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_dashes_and_quotes_stand_alone(rules):
-  """Pieces and offsets are the published ones."""
+  """A dash and a quote are pieces of their own, with offsets of their own."""
   vocabulary = bert_vocabulary(
     "cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules
   )
@@ -57,9 +57,9 @@ def test_dashes_and_quotes_stand_alone(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_special_tokens_are_text_by_default(rules):
-  """With `with_special=True`, the exact spelling of one is a special token.
+  """With `with_special=True`, "[MASK]" in a text is the special token.
 
-  Spaces around the spelling make no difference.
+  It must have this exact spelling; spaces around it make no difference.
   """
   vocabulary = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
@@ -78,8 +78,8 @@ def test_special_tokens_are_text_by_default(rules):
   assert vocabulary.encode_special("[MASK]") == [vocabulary.special.mask]
 
 
-def test_original_rules_differ_as_documented():
-  """The rules differ for private characters, long words and capital sigma."""
+def test_original_rules_differ_from_those_of_hugging_face():
+  """They differ for private characters, long words and a capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
   hugging_face_vocabulary, original_vocabulary = (
     bert_vocabulary(words),
@@ -101,7 +101,7 @@ def test_original_rules_differ_as_documented():
   assert [p for p, _ in pieces_and_slices(original_vocabulary, "ΣΑΣ")] == [
     "σας"
   ]
-  # A mark that is stripped belongs to the letter before it.
+  # The offsets of a letter include a stripped accent after it.
   for vocabulary in (hugging_face_vocabulary, original_vocabulary):
     text = "A\u0301b\u0323\u0301 ab\u0301"
     assert pieces_and_slices(vocabulary, text) == [
@@ -114,7 +114,7 @@ def test_original_rules_differ_as_documented():
   )
 
 
-def test_byte_level_loses_nothing():
+def test_byte_level_ids_decode_to_the_same_text():
   vocabulary = roberta_vocabulary()
   all_characters = "".join(map(chr, range(1, 0x3000)))
   for text in [*random_texts(500), all_characters, " a  b ", "\U0010ffff"]:
@@ -186,7 +186,7 @@ TEXTS_WITH_CONTEXT += [
   ],
 )
 def test_batches_give_what_single_texts_give(make_vocabulary):
-  """The cache, which holds chunks of earlier texts, does not change the ids."""
+  """A cache holds chunks of earlier texts. It does not change the ids."""
   vocabulary, all_texts = (
     make_vocabulary(),
     random_texts(2000) + TEXTS_WITH_CONTEXT,
@@ -226,7 +226,7 @@ def test_seqio_vocabularies_agree(make_vocabulary):
   expected = [vocabulary.encode(text) for text in all_texts]
   assert vocabulary.encode_tf(tf.constant(all_texts)).to_list() == expected
   dataset = tf.data.Dataset.from_tensor_slices(all_texts).repeat(4)
-  # Threads share the tokenizer.
+  # Four threads share one tokenizer.
   ds = (
     dataset.batch(50).map(vocabulary.encode_tf, num_parallel_calls=4).unbatch()
   )
@@ -250,7 +250,7 @@ def test_words_of_sentence_pieces_begin_as_published():
   """The rule is from google-research/albert create_pretraining_data.py,
   _is_start_piece_sp.
   """
-  first_pieces = [
+  pieces_that_begin_a_word = [
     "▁the",
     "▁",
     "<pad>",
@@ -264,13 +264,17 @@ def test_words_of_sentence_pieces_begin_as_published():
     "_",
     "日",
   ]
-  later_pieces = ["ing", "S", ".com", "e-", "--", "[a]"]
-  assert all(unigram.begins_word(piece, "albert") for piece in first_pieces)
-  assert not any(unigram.begins_word(piece, "albert") for piece in later_pieces)
+  pieces_inside_a_word = ["ing", "S", ".com", "e-", "--", "[a]"]
+  assert all(
+    unigram.begins_word(piece, "albert") for piece in pieces_that_begin_a_word
+  )
+  assert not any(
+    unigram.begins_word(piece, "albert") for piece in pieces_inside_a_word
+  )
 
 
 def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
-  first_pieces = [
+  pieces_that_begin_a_word = [
     "▁the",
     "▁",
     "▁слово",
@@ -279,13 +283,25 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
     "▁,",
     *unigram.ALBERT_TOKENS.values(),
   ]
-  later_pieces = ["ing", ",", "'", "25", "é", "日", "во", "어", "ी", "<s>", "_"]
-  assert all(map(unigram.begins_word, first_pieces))
-  assert not any(map(unigram.begins_word, later_pieces))
+  pieces_inside_a_word = [
+    "ing",
+    ",",
+    "'",
+    "25",
+    "é",
+    "日",
+    "во",
+    "어",
+    "ी",
+    "<s>",
+    "_",
+  ]
+  assert all(map(unigram.begins_word, pieces_that_begin_a_word))
+  assert not any(map(unigram.begins_word, pieces_inside_a_word))
 
 
 def test_the_first_piece_of_a_text_starts_a_word():
-  """A first piece that begins no word in the vocabulary also starts a word."""
+  """It starts a word even if its spelling is that of a piece inside a word."""
   vocabulary = roberta_vocabulary()
   (ids,) = vocabulary.encode_batch(["than the an"])
   starts = vocabulary.find_word_starts(np.array(ids)).astype(int).tolist()
@@ -308,7 +324,7 @@ def test_the_first_piece_of_a_text_starts_a_word():
   assert vocabulary.find_word_starts(ids).tolist() == [True, True, False, True]
 
 
-def test_saved_tokenizers_are_loaded_as_the_same(tmp_path):
+def test_a_saved_tokenizer_equals_the_loaded_one(tmp_path):
   for name, vocabulary in dict(
     bert=bert_vocabulary("a b"),
     roberta=roberta_vocabulary(),
@@ -322,7 +338,7 @@ def test_saved_tokenizers_are_loaded_as_the_same(tmp_path):
     assert loaded.encode_batch(random_texts(50)) == vocabulary.encode_batch(
       random_texts(50)
     )
-    # Add transformers' file of the same tokenizer.
+    # Add tokenizer.json, as transformers writes it for this tokenizer.
     (folder / "tokenizer.json").write_text(
       vocabulary.special_tokenizer.to_str(), encoding="utf-8"
     )
@@ -394,7 +410,7 @@ def test_bad_files_are_named(tmp_path):
 
 @needs_data
 def test_published_vocabularies_have_their_sizes_and_ids():
-  """Sizes, ids and special tokens are those of the published models."""
+  """The vocabularies are BERT's, GPT-2's, GPT's and one like ALBERT's."""
   vocabularies = {}
   for name, path in {
     "uncased": "bert-base-uncased-vocab.txt",
@@ -415,7 +431,7 @@ def test_published_vocabularies_have_their_sizes_and_ids():
   albert = vocabularies["albert"]
   assert albert.special == (0, 1, 2, 3, 4)
   assert albert.special_tokenizer.token_to_id("[MASK]") == 4
-  # The text of a corpus cannot contain special tokens, though they are pieces.
+  # In the text of a corpus, the name of a special token is ordinary text.
   (ids,) = albert.encode_batch(["<pad> [MASK] [CLS] <unk>"])
   assert not {0, 2, 3, 4} & set(ids)
   assert albert.encode_special("<pad>[MASK]") == [0, 4]

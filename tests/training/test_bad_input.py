@@ -1,4 +1,4 @@
-"""Bad input gives an error of one sentence, and is never silently changed."""
+"""Tests that bad input gives an error of one sentence."""
 
 import dataclasses
 import errno
@@ -32,9 +32,12 @@ def load_config(name="quickstart"):
 
 
 def with_value(config, key, value):
-  """Sets a dotted key to a value, even a key that the config does not have."""
-  *sections, last = key.split(".")
-  functools.reduce(operator.getitem, sections, config)[last] = value
+  """Sets a dotted key of the config to a value, and returns the config.
+
+  The key may be new.
+  """
+  *sections, last_name = key.split(".")
+  functools.reduce(operator.getitem, sections, config)[last_name] = value
   return config
 
 
@@ -117,7 +120,7 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
     config_lib.parse(with_value(load_config(), key, least))
 
 
-def test_none_is_refused_for_a_key_with_a_value():
+def test_none_is_refused_for_a_key_whose_default_is_a_string():
   with pytest.raises(ValueError, match="data.path=None.*str"):
     config_lib.check_types(
       with_value(load_config(), "data.path", None), load_config()
@@ -155,7 +158,7 @@ def test_bad_names_and_sections_of_phases_are_refused():
       config_lib.parse(config)
 
 
-def test_a_pair_name_of_another_builder_is_refused():
+def test_a_pair_name_that_the_builder_does_not_have_is_refused():
   config = with_value(load_config(), "data.builder", "albert_pairs")
   with pytest.raises(ValueError, match="set objective.pair_name=sop"):
     config_lib.parse(config)
@@ -297,7 +300,7 @@ def test_parameters_of_another_vocabulary_are_refused(
 def test_parameters_that_are_not_finite_are_not_saved(
   data_folder, run_copy, monkeypatch
 ):
-  """The learning rate of step 4 is inf, so its parameters are not finite."""
+  """The learning rate of step 4 is inf, so parameters become infinite."""
   from bert_jax.training import optim
 
   monkeypatch.setattr(

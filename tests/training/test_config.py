@@ -373,7 +373,8 @@ def test_a_run_without_newer_keys_continues(
     train.run(config | {"total_steps": 2}, str(workdir))
 
 
-# Configs that the tests train. They only build the others of `CONFIGS`.
+# The tests train these configs; of the other `CONFIGS` they only build the
+# model and the data.
 TRAINED_CONFIGS = ("bert:base", "roberta:base")
 SLOW_TRAINED_CONFIGS = (
   "spanbert:base",
@@ -395,7 +396,7 @@ SLOW_TRAINED_CONFIGS = (
 def test_every_config_trains_or_builds(
   name, data_folder, tmp_path, compilation_cache
 ):
-  """config.json of a trained run has its config, with values from its data."""
+  """A run's config.json holds its config and the values from its data."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in config_file_text(name), f"{name}: its file has no {word!r}"
   config = shrink_config(configs.load_defaults(name), data_folder)
@@ -441,7 +442,9 @@ def test_vocabulary_of_another_size_is_refused(data_folder, tmp_path):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_data_of_the_other_case_is_refused(data_folder, tmp_path):
+def test_uncased_data_is_refused_if_the_config_says_cased(
+  data_folder, tmp_path
+):
   config = shrink_config(configs.load_defaults(BERT), data_folder)
   config["data"]["cased"] = True
   with pytest.raises(ValueError, match="config.data.cased=False, or prepare"):

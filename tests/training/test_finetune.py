@@ -532,13 +532,13 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   arrays = dict(weights.arrays)
   for name in ("classifier/dense/kernel", "classifier/dense/bias"):
     arrays[name] = arrays[name][..., ::-1]
-  config_of_reordered = model_folder.without_keys(weights.config, "labels") | {
+  reordered_config = model_folder.without_keys(weights.config, "labels") | {
     "labels": ["dog", "cat"],
     "source": {},
   }
   model_folder.write(
     str(tmp_path / "reordered"),
-    weights._replace(config=config_of_reordered, arrays=arrays),
+    weights._replace(config=reordered_config, arrays=arrays),
   )
   folder = config["data"]["path"]
   split = batches.open_split(batches.open_folder(folder), "validation")

@@ -16,8 +16,8 @@ from bert_jax.use.features import Spec
 from bert_jax.weights.load import open_model
 
 TEXT = "the cats sat. unaffable"
-# The compared float32 numbers are about 1. The two sides of a comparison may
-# add numbers in different orders.
+# The compared float32 numbers are about 1. Two programs may add numbers in
+# different orders.
 TOLERANCE = 1e-5
 
 
@@ -56,7 +56,7 @@ def expected_layers(model, token_ids):
 
 
 @pytest.mark.parametrize("family", ["roberta", "gpt", "elmo"])
-def test_layers_are_the_encoders_own(family, tmp_path):
+def test_the_extracted_layers_equal_those_of_the_encoder(family, tmp_path):
   model = open_tiny_model(tmp_path, family)
   texts = [TEXT, "", "cat"]
   encoded = text_inputs.encode(
@@ -90,7 +90,7 @@ def test_the_default_tower_of_electra_is_the_discriminator(tmp_path):
     extract(open_model(path), ["the cat"])
 
 
-def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
+def test_elmos_tokenizer_splits_a_text_but_not_a_list_of_words(tmp_path):
   model = open_tiny_model(tmp_path, "elmo")
   vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL_WORDS, "a"])
   vars(model)["tokenizer"] = vocabulary.special_tokenizer
@@ -176,19 +176,19 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
     ids = np.arange(num_pieces + 2)
     tokens = text_inputs.Tokens(ids, [], [], ids, ids, 1, num_pieces + 1)
     rows = list(features_lib._windows_of(0, tokens, longest, overlap))
-    taken_ids = []
+    joined_ids = []
     for row in rows:
       assert len(row.ids) <= longest and row.begin < row.end
       assert row.ids[0] == 0 and row.ids[-1] == num_pieces + 1
-      assert row.text_position == len(taken_ids)
-      taken_ids += row.ids[row.begin : row.end].tolist()
-    assert taken_ids == ids.tolist()
+      assert row.text_position == len(joined_ids)
+      joined_ids += row.ids[row.begin : row.end].tolist()
+    assert joined_ids == ids.tolist()
     spans = [(row.ids[1], row.ids[-2]) for row in rows if num_pieces]
     for row in rows if len(rows) > 1 else []:
       for token in row.ids[row.begin : row.end]:
-        # The context of a token in a window is the number of tokens on its
-        # shorter side. A side that ends with the text counts as 99. The first
-        # context is that in this window; then come all windows with the token.
+        # The context of a token in a window is the number of tokens on the side
+        # that has fewer. A side counts as 99 if the text ends there. The first
+        # context is that in `row`; then come all windows with the token.
         contexts = [
           min(token - a if a > 1 else 99, b - token if b < num_pieces else 99)
           for a, b in [(row.ids[1], row.ids[-2]), *spans]

@@ -48,7 +48,7 @@ def model_path(tmp_path_factory):
 
 
 def float32_config():
-  """Returns the config of `first_run`."""
+  """Returns a new copy of the config that `first_run` trains with."""
   config = config_files.open_config("own")
   config.model.dtype = "float32"
   config.log.every = 1
@@ -57,7 +57,10 @@ def float32_config():
 
 @pytest.fixture(scope="module")
 def first_run(model_path, tmp_path_factory):
-  """Returns the result of a training thread, which may change no argument."""
+  """Trains in a thread and returns the result.
+
+  Also checks that `finetune` changes none of its arguments.
+  """
   config = float32_config()
   frame = Frame(verdict=LABELS, review=np.array(TEXTS), other=[None] * 24)
   arguments = [frame, config, dict(OPTIONS)]
@@ -113,7 +116,7 @@ def test_the_page_explains_every_column_of_the_history(first_run):
 def test_a_stopped_run_continues_to_the_same_numbers(
   first_run, model_path, tmp_path, monkeypatch, capsys
 ):
-  """The stopped run reads the rows of the first run from a list of tuples."""
+  """The rows of `first_run` are given here as a list of tuples."""
 
   def finetune_again():
     config = {"log": {"every": 1}}
@@ -186,20 +189,20 @@ def test_a_complete_run_returns_at_once(
     )
 
 
-def test_the_last_lines_name_python_and_each_metric_once(
+def test_the_last_lines_have_a_python_line_and_each_metric_once(
   model_path, tmp_path, capsys
 ):
   bert_jax.finetune(model_path, ROWS, workdir=tmp_path, **OPTIONS)
   lines = capsys.readouterr().err.splitlines()
-  opening = f"model = bert_jax.load({str(tmp_path)!r})"
-  assert f"next: {opening}; model.predict(...)" in lines
+  load_call = f"model = bert_jax.load({str(tmp_path)!r})"
+  assert f"next: {load_call}; model.predict(...)" in lines
   names = [line.partition(": ")[0] for line in lines]
   for name in ("accuracy", "loss"):
     assert names.count(name) == 1 and f"task_{name}" not in names
   assert "read only" not in "".join(lines)
 
 
-def test_opening_a_run_shows_no_warning_about_reading(first_run, caplog):
+def test_opening_a_run_hides_the_warning_about_reading(first_run, caplog):
   with caplog.at_level(logging.WARNING, logger="absl"):
     bert_jax.load(first_run.workdir)
     assert not caplog.records
@@ -266,7 +269,7 @@ def test_the_kind_comes_from_the_labels(label, kind):
   assert labelled.Columns(rows, None, None, None, None).kind == kind
 
 
-def test_words_have_tags_and_questions_have_answers():
+def test_tags_and_answers_decide_the_kind_of_task():
   rows = labelled.read({"words": [["a"]], "tags": [["O"]]}, "data")
   columns = labelled.Columns(rows, None, None, None, None)
   assert columns.kind == "tagging"
@@ -473,20 +476,20 @@ def test_data_are_checked_before_the_model_is_opened(monkeypatch):
     bert_jax.finetune("mini", ROWS)
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numbers_of_numpy_become_numbers_of_python():
   changes = trained.config_changes(np.int64(4), np.float32(0.5), np.int32(7))
   assert changes == {"batch_size": 4, "schedule.peak": 0.5, "seed": 7}
   assert [type(x) for x in changes.values()] == [int, float, int]
 
 
-def test_batches_of_questions_may_be_short():
+def test_short_rows_of_questions_get_short_buckets():
   config = config_files.open_config("squad:squad").to_dict()
   prepared = {"length": 384, "splits": {"train": {"rows": 64_000}}}
   finetune._set_defaults(config, None, prepared)
   assert config["data"]["buckets"] == (32, 64, 128, 192, 256, 320, 384)
 
 
-def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
+def test_a_config_dict_is_used_unchanged_and_a_dict_changes_the_default():
   config = ConfigDict({"a": {"b": 1}, "model": {}})
   assert trained.open_config(config, "own", {}) == config.to_dict()
   changed_config = trained.open_config(
@@ -511,8 +514,8 @@ def test_a_config_is_taken_as_it_is_and_dicts_change_the_default():
     (200, (16, 32, 48, 64, 96, 128, 192, 200)),
   ],
 )
-def test_no_row_is_padded_beyond_the_largest_length(length, buckets):
-  """A model may have no positions for tokens beyond `length`."""
+def test_the_last_bucket_is_the_largest_length(length, buckets):
+  """A longer row could have more tokens than the model has positions."""
   config = config_files.open_config("own").to_dict()
   prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
   finetune._set_defaults(config, None, prepared)
@@ -536,7 +539,7 @@ def test_a_notebook_shows_a_progress_bar(monkeypatch, capsys):
 @pytest.mark.parametrize(
   "kind", ["regression", "multi_label", "tagging", "span"]
 )
-def test_other_kinds_of_tasks_are_learnt(model_path, tmp_path, kind):
+def test_every_kind_but_classification_trains(model_path, tmp_path, kind):
   answers = {"text": ["cat"], "answer_start": [4]}
   data = {
     "regression": [(text, i / 7) for i, text in enumerate(TEXTS)],

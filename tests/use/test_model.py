@@ -296,7 +296,7 @@ def test_wrong_texts_are_named(masked_lm, inputs, message):
       method(inputs)
 
 
-def test_columns_of_one_name_are_refused(classifier):
+def test_columns_with_the_same_name_are_refused(classifier):
   frame = types.SimpleNamespace(columns=["text", "text"], to_dict=dict)
   message = "the table has 2 columns with the name 'text'; rename or drop all"
   with pytest.raises(UserError, match=message):
@@ -362,7 +362,7 @@ def test_wrong_arguments_of_load_are_named(path, options, message):
   assert "\n" not in str(error.value) and "--" not in str(error.value)
 
 
-def test_an_unknown_name_gets_a_similar_one_or_all_that_load_opens(monkeypatch):
+def test_errors_suggest_a_similar_name_or_say_what_load_opens(monkeypatch):
   def fetch(*args, **kwargs):
     raise OSError("no network")
 
@@ -387,7 +387,7 @@ def test_an_unknown_name_gets_a_similar_one_or_all_that_load_opens(monkeypatch):
 
 
 def test_messages_name_parameters_unless_a_command_runs():
-  def words():
+  def message_parts():
     key = "schedule.peak"
     return (
       messages.by_caller("--flag", "parameter="),
@@ -396,21 +396,21 @@ def test_messages_name_parameters_unless_a_command_runs():
       messages.setting("evaluate.every", 0),
     )
 
-  flags = (
+  parts_with_flags = (
     *("--flag", "config.schedule.peak", "--config.schedule.peak=1.0"),
     "--config.evaluate.every=0",
   )
-  parameters = {"schedule.peak": "learning_rate"}
-  assert words() == flags
-  with messages.name_parameters(parameters, {"learning_rate"}):
-    assert words() == (
+  parameter_by_key = {"schedule.peak": "learning_rate"}
+  assert message_parts() == parts_with_flags
+  with messages.name_parameters(parameter_by_key, {"learning_rate"}):
+    assert message_parts() == (
       *("parameter=", "learning_rate", "learning_rate=1.0"),
       "config={'evaluate.every': 0}",
     )
-  with messages.name_parameters(parameters):
+  with messages.name_parameters(parameter_by_key):
     assert messages.key_name("schedule.peak") == "config.schedule.peak"
-  with messages.name_flags(), messages.name_parameters(parameters):
-    assert words() == flags
+  with messages.name_flags(), messages.name_parameters(parameter_by_key):
+    assert message_parts() == parts_with_flags
 
 
 def test_wrong_options_are_named(classifier, masked_lm, tmp_path):
@@ -457,7 +457,7 @@ def test_wrong_options_are_named(classifier, masked_lm, tmp_path):
     masked_lm.save(str(tmp_path / "full"))
 
 
-def test_a_missing_method_says_what_the_model_is(
+def test_the_error_of_a_missing_method_says_what_the_model_is(
   masked_lm, classifier, tmp_path
 ):
   assert masked_lm.methods[:3] == ("fill_mask", "likelihood", "attention")
@@ -504,7 +504,7 @@ def test_similarity_has_an_axis_for_each_list(masked_lm):
   assert isinstance(masked_lm.similarity(texts[0], texts[1]), float)
 
 
-def test_a_list_is_filled_as_single_texts_are(masked_lm):
+def test_masks_of_a_list_are_filled_as_those_of_one_text(masked_lm):
   texts = [*tiny_tasks.random_sentences(9), "a [MASK] b [MASK] c"]
   texts = [text.replace(" ", " [MASK] ", 1) for text in texts if " " in text]
   rows = masked_lm.fill_mask(texts, top_k=2)
@@ -530,8 +530,8 @@ def test_commands_print_what_methods_return(
   page_folder, masked_lm, tmp_path, capsys
 ):
   text = "red [MASK] runs"
-  path = str(page_folder / "runs" / "mine")
-  execute(["fill-mask", "--json", "--model", path, text])
+  model_path = str(page_folder / "runs" / "mine")
+  execute(["fill-mask", "--json", "--model", model_path, text])
   printed = json.loads(capsys.readouterr().out)
   row = masked_lm.fill_mask(text)
   assert printed == {key: row[key] for key in ("text", "masks")}
@@ -543,16 +543,16 @@ def test_commands_print_what_methods_return(
     "ner": {"text": "(red cat) runs."},
     "squad": {"question": "cat ?", "context": "  red cat runs ."},
   }.items():
-    path = str(page_folder / "runs" / name)
+    model_path = str(page_folder / "runs" / name)
     source.write_text(json.dumps(fields) + "\n")
     files = ["--input", str(source), "--output", str(target)]
-    execute(["predict", "--model", path, *files])
+    execute(["predict", "--model", model_path, *files])
     printed = json.loads(target.read_text())
     assert printed.pop("id") == 1
-    assert_same_results(printed, bert_jax.load(path).predict(fields))
+    assert_same_results(printed, bert_jax.load(model_path).predict(fields))
 
 
-def test_entities_and_answers_have_their_characters(page_folder):
+def test_entities_and_answers_have_character_offsets(page_folder):
   text = "  (red cat) runs."
   row = bert_jax.load(str(page_folder / "runs" / "ner")).predict(text)
   assert row["words"] == ["(", "red", "cat", ")", "runs", "."]
@@ -574,8 +574,10 @@ def test_entities_and_answers_have_their_characters(page_folder):
   ).items()
 
 
-def test_rows_of_questions_are_as_short_as_others(page_folder, monkeypatch):
-  """Padding to the longest row of the model gives the same answers."""
+def test_rows_of_questions_are_padded_only_to_a_bucket(
+  page_folder, monkeypatch
+):
+  """The answers equal those of rows that have the model's maximum length."""
   lengths = []
   run_batches = evaluate_task.run_batches
 
@@ -670,9 +672,7 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
   assert not capsys.readouterr().err
 
 
-def test_a_watch_ends_a_silence_and_only_the_inner_one_prints(
-  monkeypatch, capsys
-):
+def test_only_the_inner_one_of_two_watches_prints(monkeypatch, capsys):
   monkeypatch.setattr(messages, "FIRST_WAIT", 0.05)
   monkeypatch.setattr(messages, "INTERVAL", 0.1)
   with messages.Watch("outer"):
@@ -702,7 +702,7 @@ def test_a_watch_is_quiet_while_other_lines_come(monkeypatch, capsys):
   assert lines[0] == "loud ..." and all(x.startswith("loud") for x in lines)
 
 
-def test_functions_of_users_are_watched(monkeypatch, capsys):
+def test_a_watched_function_says_that_it_runs(monkeypatch, capsys):
   monkeypatch.setattr(messages, "FIRST_WAIT", 0.01)
   monkeypatch.setattr(messages, "INTERVAL", 60)
 

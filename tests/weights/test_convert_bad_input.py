@@ -1,4 +1,4 @@
-"""Tests that an error names the bad input; `convert` then writes nothing."""
+"""Tests errors for bad models. `convert` then writes no files."""
 
 import json
 import resource
@@ -16,7 +16,7 @@ from bert_jax.models import from_config
 from bert_jax.weights import hf, hf_tasks, mapping, model_folder
 
 CLASS_NAME = "BertForMaskedLM"
-QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+QUERY_KERNEL_NAME = "bert.encoder.layer.1.attention.self.query.weight"
 
 
 def assert_refused(path, expected_texts, family="bert", tower=None):
@@ -38,33 +38,39 @@ def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
   tensors = tiny_hf.constant_arrays(CLASS_NAME)
   # No array is padded, cut or broadcast to fit.
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
-    arrays = tensors | {QUERY: np.ones(shape, np.float32)}
-    words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
+    arrays = tensors | {QUERY_KERNEL_NAME: np.ones(shape, np.float32)}
+    expected_texts = [QUERY_KERNEL_NAME, f"has shape {list(shape)}, not [8, 8]"]
     assert_refused(
-      tiny_hf.write_folder(tmp_path / f"shape{i}", CLASS_NAME, arrays), words
+      tiny_hf.write_folder(tmp_path / f"shape{i}", CLASS_NAME, arrays),
+      expected_texts,
     )
-  arrays = arrays_without(tensors, QUERY)
+  arrays = arrays_without(tensors, QUERY_KERNEL_NAME)
   assert_refused(
     tiny_hf.write_folder(tmp_path / "missing", CLASS_NAME, arrays),
-    f"{QUERY} is missing",
+    f"{QUERY_KERNEL_NAME} is missing",
   )
-  renamed_arrays = arrays | {"bert.encoder.layer.1.attention.q": tensors[QUERY]}
-  words = [f"{QUERY} is missing", "layer.1.attention.q belongs to no parameter"]
+  renamed_arrays = arrays | {
+    "bert.encoder.layer.1.attention.q": tensors[QUERY_KERNEL_NAME]
+  }
+  expected_texts = [
+    f"{QUERY_KERNEL_NAME} is missing",
+    "layer.1.attention.q belongs to no parameter",
+  ]
   assert_refused(
     tiny_hf.write_folder(tmp_path / "renamed", CLASS_NAME, renamed_arrays),
-    words,
+    expected_texts,
   )
   extra_arrays = {
     k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()
   }
-  words = [
+  expected_texts = [
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
   assert_refused(
     tiny_hf.write_folder(
       tmp_path / "extra", CLASS_NAME, tensors | extra_arrays
     ),
-    words,
+    expected_texts,
   )
   path = tiny_hf.write_folder(
     tmp_path / "deeper", CLASS_NAME, tensors, num_hidden_layers=3
@@ -78,9 +84,10 @@ def test_a_common_prefix_of_all_names_is_named(tmp_path):
   arrays = {
     f"model.{k}": v for k, v in tiny_hf.constant_arrays(CLASS_NAME).items()
   }
-  words = "all names in it begin with 'model.'; remove this prefix."
+  expected_text = "all names in it begin with 'model.'; remove this prefix."
   assert_refused(
-    tiny_hf.write_folder(tmp_path / "prefixed", CLASS_NAME, arrays), words
+    tiny_hf.write_folder(tmp_path / "prefixed", CLASS_NAME, arrays),
+    expected_text,
   )
 
 
@@ -127,11 +134,11 @@ def test_an_array_under_two_names_is_refused(tmp_path):
 def test_arrays_that_are_not_floats_are_refused(tmp_path):
   for dtype in (np.float64, np.int32):
     arrays = tiny_hf.constant_arrays(CLASS_NAME)
-    arrays[QUERY] = arrays[QUERY].astype(dtype)
+    arrays[QUERY_KERNEL_NAME] = arrays[QUERY_KERNEL_NAME].astype(dtype)
     path = tiny_hf.write_folder(
       tmp_path / np.dtype(dtype).name, CLASS_NAME, arrays
     )
-    assert_refused(path, [QUERY, np.dtype(dtype).name, "bfloat16"])
+    assert_refused(path, [QUERY_KERNEL_NAME, np.dtype(dtype).name, "bfloat16"])
 
 
 def test_a_wrong_family_or_class_is_refused(tmp_path):
@@ -188,10 +195,15 @@ def test_damaged_safetensors_are_refused(tmp_path):
   length = int.from_bytes(content[:8], "little")
   header = json.loads(content[8 : 8 + length])
   header_out_of_file = dict(
-    header, **{QUERY: dict(header[QUERY], data_offsets=[0, 10**9])}
+    header,
+    **{
+      QUERY_KERNEL_NAME: dict(
+        header[QUERY_KERNEL_NAME], data_offsets=[0, 10**9]
+      )
+    },
   )
   header_with_unknown_dtype = dict(
-    header, **{QUERY: dict(header[QUERY], dtype="F8")}
+    header, **{QUERY_KERNEL_NAME: dict(header[QUERY_KERNEL_NAME], dtype="F8")}
   )
 
   def pack(header):
@@ -233,7 +245,10 @@ def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
 
 
 def write_both_towers(path, **options):
-  """Writes a folder with both towers of ELECTRA; their embeddings are equal."""
+  """Writes a folder with ELECTRA's generator and discriminator.
+
+  They have equal embeddings. `options` are fields of the generator's config.
+  """
   generator_fields = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.array_shapes("ElectraForMaskedLM", f=32)
   arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
@@ -298,13 +313,13 @@ def test_commands_that_are_refused_write_nothing(tmp_path):
   broken_path = tiny_hf.write_folder(
     tmp_path / "broken",
     CLASS_NAME,
-    arrays_without(tiny_hf.constant_arrays(CLASS_NAME), QUERY),
+    arrays_without(tiny_hf.constant_arrays(CLASS_NAME), QUERY_KERNEL_NAME),
   )
   convert(*common_flags, path, "--output", tmp_path / "ours")
   flags_to_hf = ["--family", "roberta", "--to", "hf", "--model"]
   for arguments, word in (
     ([*common_flags, path, "--output", full_path], "exists and is not empty"),
-    ([*common_flags, broken_path, "--output", new_path], QUERY),
+    ([*common_flags, broken_path, "--output", new_path], QUERY_KERNEL_NAME),
     ([*common_flags, tmp_path, "--output", new_path], "config.json is missing"),
     (
       [*flags_to_hf, tmp_path / "ours", "--output", new_path],
@@ -402,21 +417,22 @@ def test_an_error_of_the_command_is_one_line(tmp_path):
   assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("size", [10**6, 10**9, 10**12, 10**400])
+@pytest.mark.parametrize("huge_size", [10**6, 10**9, 10**12, 10**400])
 @pytest.mark.parametrize(
   "field",
   ["num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"],
 )
-def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
-  """Huge sizes in a config.json are refused before arrays are made."""
+def test_huge_sizes_in_config_json_take_no_memory(tmp_path, field, huge_size):
+  """The sizes are refused before any array is made."""
   path = tiny_hf.write_folder(tmp_path / "hf", "BertForSequenceClassification")
   config_path = tmp_path / "hf" / "config.json"
   config_path.write_text(
-    json.dumps(json.loads(config_path.read_text()) | {field: size})
+    json.dumps(json.loads(config_path.read_text()) | {field: huge_size})
   )
   peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   with pytest.raises(ValueError, match="config.json|model.safetensors"):
     hf.read(str(path), "bert")
-  growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before
-  # `growth` is in kilobytes.
-  assert growth < 200_000
+  growth_in_kilobytes = (
+    resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before
+  )
+  assert growth_in_kilobytes < 200_000

@@ -1,4 +1,4 @@
-"""Tests models with the parameters of RoBERTa or BERT, but another model_type.
+"""Tests models like RoBERTa and BERT that have a different model_type or class.
 
 Also tests folders that lack files or fields.
 """
@@ -42,8 +42,8 @@ LINES = [
   "a tall house stands near the old mill",
 ]
 TEXTS = [*LINES, "Hello  world", "the ﬁne ① test\tx", "x 👍 y", " a", ""]
-# Class of the tokenizer -> prefix of the model's classes, model_type, the first
-# piece, and what is added to a SentencePiece model's numbers to get the ids.
+# Class of the tokenizer -> (prefix of the model's classes, model_type, the
+# first piece, the id of a piece minus its number in the SentencePiece model).
 ROBERTA_TYPES = {
   "XLMRobertaTokenizer": ("XLMRoberta", "xlm-roberta", "<s>", 1),
   "CamembertTokenizer": ("Camembert", "camembert", "<s>NOTUSED", 4),
@@ -144,7 +144,7 @@ def test_ids_of_fairseq_are_those_of_transformers(
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 
 
-def test_a_model_of_another_type_is_read_as_roberta(
+def test_camembert_and_xlm_roberta_are_read_as_roberta(
   roberta_files_and_model, tmp_path
 ):
   name, path, tokenizer, model = roberta_files_and_model
@@ -268,7 +268,7 @@ def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
-def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
+def test_a_decoder_class_is_read_unless_is_decoder_is_true(tmp_path, name):
   masked_lm = f"{name}ForMaskedLM"
   decoder_class = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
   family = name.lower()
@@ -292,7 +292,7 @@ def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
       np.testing.assert_array_equal(weights.arrays[key], array)
 
 
-def test_without_architectures_the_head_tells_the_class(tmp_path):
+def test_without_architectures_the_arrays_tell_the_task(tmp_path):
   for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel"):
     path = tiny_hf.write_folder(tmp_path / name, name, drop=["architectures"])
     complete_path = tiny_hf.write_folder(tmp_path / f"{name}2", name)
@@ -304,7 +304,7 @@ def test_without_architectures_the_head_tells_the_class(tmp_path):
 
 
 @pytest.mark.parametrize("weight_files", ["root", "towers", "safe"])
-def test_the_roots_weights_are_fetched_from_the_hub(
+def test_weights_outside_onnx_are_fetched_from_the_hub(
   tmp_path, monkeypatch, weight_files
 ):
   """The weights are fetched even if only `onnx` has a .safetensors file."""
@@ -315,8 +315,8 @@ def test_the_roots_weights_are_fetched_from_the_hub(
       "generator": "ElectraForMaskedLM",
       "discriminator": "ElectraForPreTraining",
     }
-  for folder, cls in class_by_folder.items():
-    tiny_hf.write_folder(repository / folder, cls)
+  for folder, model_class in class_by_folder.items():
+    tiny_hf.write_folder(repository / folder, model_class)
     safetensors = repository / folder / "model.safetensors"
     if weight_files != "safe":
       arrays = model_folder.read_tensors(str(safetensors))

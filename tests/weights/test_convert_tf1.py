@@ -1,4 +1,7 @@
-"""TF1 checkpoints that TensorFlow wrote become our parameters bit for bit."""
+"""Tests that TF1 checkpoints become our parameters, bit for bit.
+
+TensorFlow writes the checkpoints of these tests.
+"""
 
 import json
 import pathlib
@@ -32,22 +35,22 @@ from bert_jax.weights import hf, model_folder, tf1
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 
-def layer_params(path, variables, names, name_by_module, heads):
-  """Returns the expected parameters of the layers, stacked.
+def layer_params(path, variables, layer_names, name_by_module, heads):
+  """Returns the expected parameters of the encoder's stacked layers.
 
   Args:
-    path: the path of the encoder.
+    path: the first part of all parameters' names, such as "encoder".
     variables: name -> array of the checkpoint.
-    names: the name of each layer in the checkpoint.
-    name_by_module: module of a layer -> its name in the checkpoint.
+    layer_names: the name of each layer in the checkpoint.
+    name_by_module: module in our layer -> its name in the checkpoint's layer.
     heads: the number of attention heads.
   """
-  num_layers = len(names)
+  num_layers = len(layer_names)
   expected = {}
 
   def stack(name):
     return np.stack(
-      [variables[f"{names[i]}/{name}"] for i in range(num_layers)]
+      [variables[f"{layer_names[i]}/{name}"] for i in range(num_layers)]
     )
 
   for module, name in name_by_module.items():
@@ -66,7 +69,7 @@ def layer_params(path, variables, names, name_by_module, heads):
   return expected
 
 
-BERT_LAYER = {
+BERT_NAME_BY_MODULE = {
   "attention/query": "attention/self/query",
   "attention/key": "attention/self/key",
   "attention/value": "attention/self/value",
@@ -76,7 +79,7 @@ BERT_LAYER = {
   "mlp_out": "output/dense",
   "mlp_norm": "output/LayerNorm",
 }
-ALBERT_LAYER = {
+ALBERT_NAME_BY_MODULE = {
   "attention/query": "attention_1/self/query",
   "attention/key": "attention_1/self/key",
   "attention/value": "attention_1/self/value",
@@ -135,7 +138,7 @@ def bert_encoder_params(variables):
   names = [f"bert/encoder/layer_{i}" for i in range(NUM_LAYERS)]
   params = table_params("encoder/embeddings", variables, "bert/embeddings")
   return params | layer_params(
-    "encoder", variables, names, BERT_LAYER, NUM_HEADS
+    "encoder", variables, names, BERT_NAME_BY_MODULE, NUM_HEADS
   )
 
 
@@ -222,7 +225,9 @@ def test_albert_is_read(tmp_path, groups):
   scope = "bert/encoder/transformer"
   names = [f"{scope}/group_{i}/inner_group_0" for i in range(groups)]
   expected = table_params("encoder/embeddings", variables, "bert/embeddings")
-  expected |= layer_params("encoder", variables, names, ALBERT_LAYER, NUM_HEADS)
+  expected |= layer_params(
+    "encoder", variables, names, ALBERT_NAME_BY_MODULE, NUM_HEADS
+  )
   expected |= dense_params(
     "encoder/project", variables, "bert/encoder/embedding_hidden_mapping_in"
   )
@@ -238,7 +243,7 @@ def test_albert_is_read(tmp_path, groups):
 
 @pytest.fixture(scope="module")
 def electra_release(tmp_path_factory):
-  """Writes a release of ELECTRA, without a config; returns path and arrays."""
+  """Writes a release of ELECTRA without a config; returns path and arrays."""
   path, arrays = (
     str(tmp_path_factory.mktemp("electra")),
     random_arrays(electra_shapes()),
@@ -249,7 +254,7 @@ def electra_release(tmp_path_factory):
 
 def tower_params(path, variables, scope, heads):
   names = [f"{scope}/encoder/layer_{i}" for i in range(NUM_LAYERS)]
-  params = layer_params(path, variables, names, BERT_LAYER, heads)
+  params = layer_params(path, variables, names, BERT_NAME_BY_MODULE, heads)
   return params | dense_params(
     f"{path}/project", variables, f"{scope}/embeddings_project"
   )
@@ -334,8 +339,8 @@ def test_electra_with_a_config_is_read(tmp_path):
     0.25,
     DISCRIMINATOR_HIDDEN,
   )
-  # The config describes the discriminator. The number of the generator's heads
-  # follows from the generator's width.
+  # The config describes the discriminator. The generator has as many heads as
+  # its width divided by 64.
   model = tf1.read(str(tmp_path), "electra", "generator").config["model"]
   assert (model["heads"], model["dropout"], model["hidden"]) == (
     1,
@@ -360,7 +365,8 @@ def test_a_fine_tuned_bert_is_read(tmp_path, head):
   assert config["model"]["activation"] == "relu"
   # The config has no type_vocab_size, so the size of the table is used.
   assert config["model"]["num_segments"] == NUM_SEGMENTS
-  # Only a classifier reads the pooler. Without one, the pooler is kept.
+  # `pooler` is True if the model has a pooler that its head does not read. Only
+  # a classifier reads the pooler.
   assert config["pooler"] == (head != "classifier")
   if head == "classifier":
     assert config["task"] == "sequence_classification"
