@@ -1,4 +1,4 @@
-"""Runs a tiny model on meshes of 8 simulated devices; see test_mesh.py."""
+"""Runs a tiny model on meshes of 8 simulated devices, for test_mesh.py."""
 
 import json
 import pathlib
@@ -22,17 +22,17 @@ from bert_jax.training.state import (
 )
 from bert_jax.weights import checkpoint
 
-# Meshes (data, fsdp, tensor), and numbers of micro-batches.
+# (The meshes (data, fsdp, tensor), the numbers of micro-batches.)
 MESHES_AND_COUNTS = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
 )
-# The 61 pieces cannot be divided evenly among several devices.
+# 61 pieces cannot be divided evenly among several devices.
 MODEL = dict(
   family="bert", variant="tiny", hidden=32, heads=4, mlp=64, vocab_size=61
 )
 NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
-STEPS = 3
+NUM_STEPS = 3
 
 
 def make_batch(seed, num_rows=32, length=12, num_slots=11):
@@ -65,8 +65,8 @@ def make_objective_and_optimizer(mesh, **model):
   model = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
   objective = objectives.build("mlm", model, {})
   schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
-  # Adam's first steps follow the gradient's sign, which rounding can change if
-  # the gradient is near 0. A larger epsilon makes the steps smooth.
+  # Adam's first steps follow the sign of the gradient, which rounding can
+  # change if the gradient is near 0. This matters little if epsilon is larger.
   return (
     objective,
     optim.build_optimizer(schedule, "adamw_bert", 0.9, 0.999, 1e-3, 0.01, 1.0),
@@ -82,7 +82,7 @@ def leaves_by_name(tree):
 
 
 def count_shards(state):
-  """Returns {name: the number of different shards on the devices}."""
+  """Returns {name of an array: the number of its different shards}."""
   return {
     name: len({str(shard.index) for shard in x.addressable_shards})
     for name, x in leaves_by_name(state).items()
@@ -97,7 +97,7 @@ def train(mesh, micro_batches=1, splits_update=False, **model):
     of the state in files).
   """
   objective, optimizer, schedule = make_objective_and_optimizer(mesh, **model)
-  batches = [make_batch(i) for i in range(STEPS)]
+  batches = [make_batch(i) for i in range(NUM_STEPS)]
   state = init_state(objective, optimizer, mesh, 0, batches[0], splits_update)
   layout = checkpoint_layout(
     objective, optimizer, mesh, batches[0], 61, splits_update
@@ -106,7 +106,7 @@ def train(mesh, micro_batches=1, splits_update=False, **model):
   if splits_update:
     boxed_params = jax.eval_shape(objective.init, jax.random.key(0), batches[0])
     sharded_update = update_sharding.plan(mesh, boxed_params, 0)
-  shards = {"init": count_shards(state)}
+  num_shards = {"init": count_shards(state)}
   step = jax.jit(
     steps.make_train_step(
       objective, optimizer, schedule, micro_batches, sharded_update
@@ -119,8 +119,8 @@ def train(mesh, micro_batches=1, splits_update=False, **model):
     batch = sharding.to_global_batch(mesh, batch)
     state, metrics = step(state, {}, batch, jax.random.key(0))
     losses.append(float(metrics["loss"]))
-  shards["after"] = count_shards(state)
-  return losses, shards, state, layout
+  num_shards["after"] = count_shards(state)
+  return losses, num_shards, state, layout
 
 
 def run_meshes(folder, report, meshes):
@@ -128,8 +128,8 @@ def run_meshes(folder, report, meshes):
   for shape in meshes:
     mesh, name = make_mesh(shape), "x".join(map(str, shape))
     with sharding.use_mesh(mesh):
-      losses, shards, state, layout = train(mesh)
-      report["losses"][name], report["shards"][name] = losses, shards
+      losses, num_shards, state, layout = train(mesh)
+      report["losses"][name], report["shards"][name] = losses, num_shards
       state_in_file = resize_to_layout(state, layout)
       np.savez(folder / name, **jax.device_get(leaves_by_name(state_in_file)))
       tables = state.params["encoder"]["embeddings"]
@@ -139,25 +139,28 @@ def run_meshes(folder, report, meshes):
       if first_state is None:
         first_state = state_in_file
         with checkpoint.Checkpointer(str(folder)) as saver:
-          saver.save(STEPS, state_in_file, {}, None)
+          saver.save(NUM_STEPS, state_in_file, {}, None)
       with checkpoint.Checkpointer(str(folder)) as saver:
-        saved_state, _ = saver.restore(STEPS, layout)
+        saved_state, _ = saver.restore(NUM_STEPS, layout)
       restored_state = resize_to_layout(saved_state, state)
-      same_shardings = jax.tree.map(
+      has_same_sharding = jax.tree.map(
         lambda a, b: a.sharding == b.sharding, restored_state, state
       )
       states_in_file = jax.device_get(
         [resize_to_layout(restored_state, layout), first_state]
       )
-      equal_arrays = jax.tree.map(np.array_equal, *states_in_file)
+      is_equal_array = jax.tree.map(np.array_equal, *states_in_file)
       report["restored"][name] = all(
-        jax.tree.leaves([same_shardings, equal_arrays])
+        jax.tree.leaves([has_same_sharding, is_equal_array])
       )
 
 
 def run_split_updates(folder, report):
-  """Repeats three runs with split updates, and restores a checkpoint."""
-  # The arrays of the tiny model are smaller than those that stay whole.
+  """Repeats three runs with split updates.
+
+  Each of them also restores the checkpoint of a run without split updates.
+  """
+  # Split also the small arrays of the tiny model, which would stay whole.
   update_sharding.MIN_ELEMENTS = 64
   for name, shape, micro_batches, options in (
     ("8x1x1", (8, 1, 1), 1, {}),
@@ -166,16 +169,16 @@ def run_split_updates(folder, report):
   ):
     mesh, name = make_mesh(shape), f"{name} split"
     with sharding.use_mesh(mesh):
-      losses, shards, state, layout = train(
+      losses, num_shards, state, layout = train(
         mesh, micro_batches, True, **options
       )
       with checkpoint.Checkpointer(str(folder)) as saver:
-        saved_state, _ = saver.restore(STEPS, layout)
+        saved_state, _ = saver.restore(NUM_STEPS, layout)
       restored_state = resize_to_layout(saved_state, state)
       arrays = jax.device_get(leaves_by_name(resize_to_layout(state, layout)))
     np.savez(folder / name, **arrays)
     report["losses"][name] = losses
-    report["split_shards"][name] = shards
+    report["split_shards"][name] = num_shards
     report["restored"][name] = all(
       restored.sharding == x.sharding
       for restored, x in zip(
@@ -206,7 +209,10 @@ def make_logits_function(mesh, **model):
 
 
 def report_graphs(report):
-  """Counts sharding constraints with and without a mesh; looks for masks."""
+  """Reports the sharding constraints and the masks of padded logits.
+
+  The constraints are counted in programs with a mesh and without a mesh.
+  """
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
   objective, optimizer, _ = make_objective_and_optimizer(mesh)
@@ -234,18 +240,18 @@ def report_graphs(report):
         .lower(params, batch)
         .as_text()
       )
-    # Only the masked-LM head has arrays with 11 slots, so masks of the
-    # attention are not found.
+    # Only the masked-LM head has arrays with 11 slots, so this finds no masks
+    # of the attention.
     mask_lines = [
       s for s in text.splitlines() if "select" in s and "32x11x" in s
     ]
     report["masks_in_graph"][str(vocab_size)] = bool(mask_lines)
 
 
-def run_micro_batches(folder, report, counts):
+def run_micro_batches(folder, report, micro_batch_counts):
   mesh = make_mesh((2, 2, 2))
   with sharding.use_mesh(mesh):
-    for micro_batches in counts:
+    for micro_batches in micro_batch_counts:
       losses, _, state, layout = train(mesh, micro_batches, **NO_DROPOUT)
       report["losses"][f"parts{micro_batches}"] = losses
       saved_arrays = jax.device_get(
@@ -263,19 +269,21 @@ def run_dropout(report):
       out_shardings=sharding_of_rows,
     )
     output = apply_dropout(jax.device_put(jnp.ones((8, 16)), sharding_of_rows))
-    shards = {np.asarray(s.data).tobytes() for s in output.addressable_shards}
+    different_shards = {
+      np.asarray(s.data).tobytes() for s in output.addressable_shards
+    }
     expected_output = np.asarray(
       layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
     )
     is_equal = bool((np.asarray(output) == expected_output).all())
     report["dropout"][str(num_devices)] = {
-      "distinct": len(shards),
+      "distinct": len(different_shards),
       "same": is_equal,
     }
 
 
 class TenExamples:
-  """Reads ten examples, of which eight are right, and then padding rows."""
+  """Gives ten examples, of which eight are right; later rows are padding."""
 
   def __len__(self):
     return 10
@@ -320,8 +328,8 @@ def run_evaluation(report):
 def report_refusal(report, name, function):
   try:
     function()
-  except ValueError as e:
-    report["refused"][name] = str(e)
+  except ValueError as error:
+    report["refused"][name] = str(error)
 
 
 def run_refusals(report):

@@ -1,7 +1,7 @@
-"""Tests that a room imports only what its line of the table allows.
+"""Tests that a room imports only what its line in `ROOMS` allows.
 
-docs/design.md has the reasons. Imports inside functions count. A string
-that is the full name of a module of the package counts as an import, too.
+docs/design.md has the reasons. Imports inside functions count. A string that
+is the full name of a module of the package counts as an import, too.
 """
 
 import ast
@@ -22,8 +22,8 @@ ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"} | {
 }
 # The modules that users import or start. They belong to no room.
 ENTRY_MODULES = ("bert_jax", "bert_jax.__main__")
-MAX_ROOMS, MAX_LINES = 20, 900
-# A machine with a GPU need not have these packages.
+MAX_NUM_ROOMS, MAX_NUM_LINES = 20, 900
+# Only bert_jax.seqio_tasks needs these packages.
 SEQIO_PACKAGES = (
   "seqio",
   "tensorflow",
@@ -35,13 +35,13 @@ VERB_FUNCTIONS = ("add_flags", "run")
 
 
 class Room(NamedTuple):
-  """Lists the imports that a room may have beside the standard library.
+  """Lists what a room may import, except its files and the standard library.
 
   Attributes:
-    rooms: the names of rooms, which stand above it in `ROOMS`.
-    packages: the names of packages that a file may import at once.
-    lazy_packages: packages that only functions may import, because most users
-      lack them or should not wait for them.
+    rooms: the names of rooms, all of which stand above this room in `ROOMS`.
+    packages: the names of packages that a file may import at its top.
+    lazy_packages: the names of packages that only functions may import, because
+      most users lack them or should not wait for them.
   """
 
   rooms: str = ""
@@ -103,7 +103,7 @@ class Import(NamedTuple):
   Attributes:
     name: the full name of a module, or of a member of a module.
     line: the line in the file.
-    is_eager: True if importing the file imports it at once.
+    is_eager: True if the import runs when the file is imported.
   """
 
   name: str
@@ -117,18 +117,20 @@ def module_of(path):
   return name.removesuffix(".__init__")
 
 
-FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+PATH_BY_MODULE = {
+  module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
 def room_of(module):
   """Returns the room of a module; None for a module of `ENTRY_MODULES`."""
   if module in ENTRY_MODULES:
     return None
-  path = FILES[module].relative_to(PACKAGE)
+  path = PATH_BY_MODULE[module].relative_to(PACKAGE)
   return path.parts[0] if len(path.parts) > 1 else "root"
 
 
-def parse(path):
+def parse_file(path):
   return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -146,7 +148,7 @@ def imports_of(tree):
     elif isinstance(node, ast.ImportFrom):
       assert not node.level, f"line {node.lineno}: a relative import"
       names = [f"{node.module}.{alias.name}" for alias in node.names]
-    elif isinstance(node, ast.Constant) and node.value in FILES:
+    elif isinstance(node, ast.Constant) and node.value in PATH_BY_MODULE:
       if node.value in ENTRY_MODULES:
         continue  # Messages and queries of the version have the package's name.
       yield Import(node.value, node.lineno, False)
@@ -161,22 +163,22 @@ def imported_module(name):
   """Returns the module of bert_jax that an import names, or None."""
   if name.partition(".")[0] != "bert_jax":
     return None
-  module = name if name in FILES else name.rpartition(".")[0]
-  assert module in FILES, f"there is no {name}"
+  module = name if name in PATH_BY_MODULE else name.rpartition(".")[0]
+  assert module in PATH_BY_MODULE, f"there is no {name}"
   return module
 
 
 # Each entry has a module, one of its imports, and the module of bert_jax that
-# this import names, or None.
+# this import names (None for another package).
 IMPORTS = [
   (module, imported, imported_module(imported.name))
-  for module, path in FILES.items()
-  for imported in imports_of(parse(path))
+  for module, path in PATH_BY_MODULE.items()
+  for imported in imports_of(parse_file(path))
 ]
 
 
 def describe_import(module, imported):
-  path = FILES[module].relative_to(ROOT)
+  path = PATH_BY_MODULE[module].relative_to(ROOT)
   return f"{path}:{imported.line} imports {imported.name}"
 
 
@@ -186,15 +188,15 @@ def test_the_root_holds_only_entry_modules_and_three_files():
   folders = {name for name, path in entries.items() if path.is_dir()}
   assert entries.keys() - folders <= ROOT_FILES
   assert folders == ROOMS.keys() - {"root"}
-  assert len(ROOMS) <= MAX_ROOMS
-  assert {room_of(module) for module in FILES} == {None, *ROOMS}
+  assert len(ROOMS) <= MAX_NUM_ROOMS
+  assert {room_of(module) for module in PATH_BY_MODULE} == {None, *ROOMS}
 
 
 def test_the_installation_has_every_folder_with_python_files():
-  """The folder `configs` is installed as well, as a folder of the package."""
+  """The folder `configs` is installed as bert_jax.configs."""
   text = (ROOT / "pyproject.toml").read_text()
   packages = tomllib.loads(text)["tool"]["setuptools"]["packages"]
-  folders = {module_of(path.parent) for path in FILES.values()}
+  folders = {module_of(path.parent) for path in PATH_BY_MODULE.values()}
   assert {*packages} == folders | {"bert_jax.configs"}
 
 
@@ -205,7 +207,7 @@ def test_rooms_import_only_rooms_above_them_in_the_table():
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_exactly_what_its_line_lists(room):
+def test_a_room_imports_exactly_what_its_table_line_lists(room):
   table_line = ROOMS[room]
   packages, lazy_packages = (
     set(table_line.packages.split()),
@@ -240,21 +242,21 @@ def test_a_room_imports_exactly_what_its_line_lists(room):
 
 
 def test_no_circle_between_files():
-  targets = {module: set() for module in FILES}
+  imported_by_module = {module: set() for module in PATH_BY_MODULE}
   for module, _, target in IMPORTS:
     if target not in (None, module):
-      targets[module].add(target)
+      imported_by_module[module].add(target)
   visited, path = set(), []
 
   def visit(module):
     assert module not in path, [*path[path.index(module) :], module]
     if module not in visited:
       path.append(module)
-      for target in sorted(targets[module]):
+      for target in sorted(imported_by_module[module]):
         visit(target)
       visited.add(path.pop())
 
-  for module in FILES:
+  for module in PATH_BY_MODULE:
     visit(module)
 
 
@@ -274,9 +276,9 @@ def test_modules_of_the_package_are_not_put_together_from_strings():
 
   An f-string may begin with "bert_jax." only for modules of the file's room.
   """
-  for path in FILES.values():
+  for path in PATH_BY_MODULE.values():
     room = f"bert_jax.{path.parent.name}."
-    for node in ast.walk(parse(path)):
+    for node in ast.walk(parse_file(path)):
       if isinstance(node, ast.JoinedStr) and node.values:
         first_part = node.values[0]
         text = (
@@ -288,7 +290,7 @@ def test_modules_of_the_package_are_not_put_together_from_strings():
 
 def test_configs_need_ml_collections_alone():
   for path in sorted((ROOT / "configs").rglob("*.py")):
-    for imported in imports_of(parse(path)):
+    for imported in imports_of(parse_file(path)):
       top_level_name = imported.name.partition(".")[0]
       if top_level_name not in sys.stdlib_module_names | {
         "ml_collections",
@@ -300,7 +302,7 @@ def test_configs_need_ml_collections_alone():
 
 
 def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
-  """A process imports the models without the further packages of `ROOMS`."""
+  """A process that lacks all other packages of `ROOMS` imports the models."""
   allowed_packages = {"jax", "flax", "jaxtyping", "numpy"}
   other_packages = {
     name
@@ -348,10 +350,10 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
 
 
 def test_no_file_is_too_long():
-  """A longer file has a second subject, which belongs in a file of its own."""
+  """A longer file is about two subjects, and should become two files."""
   for file in source_files("bert_jax", "configs", "benchmarks", "tests"):
     num_lines = len(file.read_text(encoding="utf-8").splitlines())
-    assert num_lines <= MAX_LINES, f"{file} has {num_lines} lines"
+    assert num_lines <= MAX_NUM_LINES, f"{file} has {num_lines} lines"
 
 
 def public_functions(body):
@@ -371,10 +373,12 @@ def public_functions(body):
 
 
 def test_public_functions_are_annotated_and_documented():
-  """Short functions, Flax's `setup` and a verb's functions need no
-  docstring."""
+  """Functions of one statement, and those of a verb, need no docstring.
+
+  Flax's `setup` is not checked.
+  """
   for file in source_files("bert_jax"):
-    tree = parse(file)
+    tree = parse_file(file)
     assert ast.get_docstring(tree), f"{file} has no docstring"
     for arguments, node in public_functions(tree.body):
       location = f"{file}:{node.lineno} {node.name}"
@@ -390,7 +394,7 @@ def test_public_functions_are_annotated_and_documented():
 
 
 @pytest.mark.parametrize(
-  "environment, platforms",
+  "environment, expected_platforms",
   [
     ({}, "cpu"),
     ({"JAX_PLATFORMS": "cuda,cpu"}, "cuda,cpu"),
@@ -398,9 +402,12 @@ def test_public_functions_are_annotated_and_documented():
   ],
 )
 def test_commands_use_the_cpu_if_there_is_no_tpu(
-  tmp_path, environment, platforms
+  tmp_path, environment, expected_platforms
 ):
-  """Commands use the CPU if libtpu has no chip and no platform was chosen."""
+  """Commands choose the CPU if libtpu is installed but there is no TPU.
+
+  They leave JAX_PLATFORMS as it is if it is set, or if libtpu is not installed.
+  """
   devices = pathlib.Path("/dev")
   if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:
     pytest.skip("this machine may have a TPU")
@@ -424,4 +431,4 @@ def test_commands_use_the_cpu_if_there_is_no_tpu(
     text=True,
   )
   assert process.returncode == 0, process.stderr
-  assert process.stdout.splitlines()[-1] == platforms
+  assert process.stdout.splitlines()[-1] == expected_platforms

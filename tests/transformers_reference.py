@@ -1,8 +1,8 @@
 """Compares outputs and gradients of bert_jax with those of transformers.
 
-All parameters of the models are random, also every bias and LayerNorm. The
-models are converted as `bert_jax convert` does it. The tests and the script
-that writes experiments/parity/README.md use this module.
+All biases and LayerNorms of the models are random, too. The models are
+converted as by `bert_jax convert`. The tests and the script that writes
+experiments/parity/README.md use this module.
 """
 
 import tempfile
@@ -30,9 +30,9 @@ SMALL_SIZES = dict(
 
 
 class ModelClass(NamedTuple):
-  """Names a class of transformers, and sets its small and published config.
+  """Names a class of transformers, with the options of two configs.
 
-  A field that is not set has the default of transformers.
+  Fields that the options do not set have the defaults of transformers.
   """
 
   family: str
@@ -105,7 +105,7 @@ MODELS = {
 def make_reference(
   model: ModelClass, published: bool = False
 ) -> torch.nn.Module:
-  """Returns a model of transformers with random parameters, without dropout."""
+  """Returns a model of transformers with random parameters and no dropout."""
   cls = getattr(transformers, model.class_name)
   options = model.published_config if published else model.small_config
   config = cls.config_class(**options, attn_implementation="eager")
@@ -126,14 +126,14 @@ def make_reference(
 def convert_reference(
   reference: torch.nn.Module, family: str
 ) -> model_folder.Weights:
-  """Returns the model as `bert_jax convert` reads it."""
+  """Returns the weights of `reference`, as `bert_jax convert` reads them."""
   with tempfile.TemporaryDirectory() as path:
     reference.save_pretrained(path)
     return hf.read(path, family)
 
 
 class Batch(NamedTuple):
-  """Holds arrays [rows, length].
+  """Holds four arrays [rows, length].
 
   `mask` is 1 at real tokens. `labels` are -100 at tokens without a target.
   """
@@ -147,7 +147,8 @@ class Batch(NamedTuple):
 def make_batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
   """Returns name -> batch.
 
-  The batches have padded rows, one row, rows of one token, and the longest row.
+  They have padded rows, one row, rows of one token, and one row of the largest
+  length.
 
   Args:
     reference: the model, whose sizes limit the batches.
@@ -240,9 +241,9 @@ def reference_gradients(
 def module_outputs(
   model: ModelClass, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
-  """Returns what `reference_outputs` returns, for the module of bert_jax.
+  """Returns the outputs of `reference_outputs` for the module of bert_jax.
 
-  If `gradient` is True, the outputs include {path: gradient}.
+  The key "gradients" has {path: gradient}; it is empty if `gradient` is False.
   """
   module = from_config.build(weights.config)
   rows, length = batch.ids.shape
@@ -292,7 +293,7 @@ def module_outputs(
 
 
 def _loss(outputs: dict[str, jax.Array], batch: Batch) -> jax.Array:
-  """Returns the published loss, computed from its definition."""
+  """Returns the loss of pre-training, computed from its definition."""
   labels, is_real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
   if "rtd_logits" in outputs:
     logits, is_replaced = outputs["rtd_logits"], labels != IGNORED
@@ -314,14 +315,14 @@ def _loss(outputs: dict[str, jax.Array], batch: Batch) -> jax.Array:
 def largest_differences(
   model: ModelClass, published: bool = False, batch_names: tuple[str, ...] = ()
 ) -> dict[str, float]:
-  """Returns the largest absolute differences over all batches.
+  """Returns {name of an output: its largest absolute difference}.
 
   The difference of a gradient is divided by the largest magnitude in its array.
 
   Args:
     model: an entry of `MODELS`.
     published: True for the published size, False for the small one.
-    batch_names: the names of the batches to compare; () means all of
+    batch_names: the names of the batches to compare; () means all batches of
       `make_batches`.
   """
   reference = make_reference(model, published)
@@ -349,7 +350,7 @@ def largest_differences(
       largest_by_name["logits"] = max(
         largest_by_name["logits"], float(abs(x - y).max())
       )
-    # The loss of GPT-1 is NaN for rows of one token, which have no target.
+    # For rows of one token, GPT-1 has no target, and its loss is NaN.
     if np.isfinite(expected["loss"]):
       largest_by_name["loss"] = max(
         largest_by_name["loss"], abs(expected["loss"] - outputs["loss"])
@@ -365,8 +366,8 @@ def _gradient_difference(
   a: dict[str, np.ndarray], b: dict[str, np.ndarray]
 ) -> float:
   assert a.keys() == b.keys()
-  # The bias of an attention's keys has no gradient, because it adds the same
-  # number to all scores of a query.
+  # The bias of the keys has a gradient of 0, because it adds the same number to
+  # all scores of a query.
   return max(
     float(abs(a[k] - b[k]).max() / abs(a[k]).max())
     for k in a

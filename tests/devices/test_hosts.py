@@ -1,4 +1,4 @@
-"""Tests runs of several processes, all of them on one machine."""
+"""Tests runs of several processes on one machine."""
 
 import os
 import pathlib
@@ -21,8 +21,8 @@ from bert_jax.training import logging
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
-STEPS = 12
-CONFIG = """
+TOTAL_STEPS = 12
+CONFIG_CODE = """
 from bert_jax.training.config_files import open_config
 
 def get_config():
@@ -35,7 +35,8 @@ def get_config():
   config.phases = {}
   config.data.update(length=24, max_predictions=4)
   config.schedule.peak = 1e-3
-  # A rounding error in a gradient near zero stays one.
+  # With a larger epsilon, a rounding error in a gradient near zero changes the
+  # parameters little.
   config.optimizer.epsilon = 1e-3
   config.log.every = 1
   config.checkpoint.every = 8
@@ -46,7 +47,7 @@ def get_config():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Makes a prepared folder and config.py.
+  """Returns a folder with config.py and the prepared folder `prepared`.
 
   The vocabulary has 61 pieces, which no mesh splits evenly.
   """
@@ -56,7 +57,9 @@ def folder(tmp_path_factory):
     for seed, count in enumerate((60, 9))
   )
   write_prepared(path / "prepared", train, heldout, vocab_size=61)
-  (path / "config.py").write_text(CONFIG.replace("STEPS", str(STEPS)))
+  (path / "config.py").write_text(
+    CONFIG_CODE.replace("STEPS", str(TOTAL_STEPS))
+  )
   return path
 
 
@@ -78,11 +81,11 @@ def start_processes(
   """Starts the processes of a run and returns them.
 
   Args:
-    folder: the folder with the config and the data.
+    folder: the folder with config.py and the data.
     workdir: the run's folder.
     num_processes: the number of processes; 1 starts without `jax.distributed`.
     flags: the flags of all processes.
-    flags_by_process: {index of a process: the flags of this process only}.
+    flags_by_process: {index of a process: the flags that only it gets}.
     devices_per_process: the number of devices of each process.
     code: Python code that runs instead of `-m bert_jax`.
   """
@@ -129,9 +132,8 @@ def wait_for_outputs(processes, code=0):
 
   Returns (stdout, stderr) of each process.
   """
-  # Read the outputs of all processes at the same time. Otherwise a process
-  # whose pipe is full would wait for its reader, and all other processes for
-  # it.
+  # Read the outputs of all processes at the same time. Otherwise a process with
+  # a full pipe would wait for its reader, and all processes would wait for it.
   with futures.ThreadPoolExecutor(len(processes)) as pool:
     reads = [pool.submit(p.communicate, timeout=240) for p in processes]
     _, unfinished = futures.wait(reads, return_when=futures.FIRST_EXCEPTION)
@@ -171,12 +173,14 @@ def read_arrays(workdir, step):
 
 
 def assert_close_runs(first_run, second_run):
-  """Checks that two runs log the same rows, and have the same last parameters.
+  """Checks that two runs log equal rows, and have equal last checkpoints.
 
-  Numbers may differ by 1e-5, gradient norms by a factor of 1 + 1e-4.
+  Numbers may differ by 1e-5, and gradient norms by a factor of 1 + 1e-4.
   """
   assert (
-    len(untimed_rows(first_run)) == len(untimed_rows(second_run)) == STEPS + 2
+    len(untimed_rows(first_run))
+    == len(untimed_rows(second_run))
+    == TOTAL_STEPS + 2
   )
   for a, b in zip(
     untimed_rows(first_run), untimed_rows(second_run), strict=True
@@ -195,7 +199,10 @@ def assert_close_runs(first_run, second_run):
         )
       else:
         assert b[key] == number
-  a, b = read_arrays(first_run, STEPS), read_arrays(second_run, STEPS)
+  a, b = (
+    read_arrays(first_run, TOTAL_STEPS),
+    read_arrays(second_run, TOTAL_STEPS),
+  )
   assert a.keys() == b.keys() and len(a) > 60
   for name, array in a.items():
     np.testing.assert_allclose(b[name], array, atol=1e-5, err_msg=name)
@@ -215,7 +222,10 @@ def one_process_run(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_process_run(folder, tmp_path_factory):
-  """Returns the folder of a run of two processes."""
+  """Returns the folder of a run of two processes.
+
+  Its file stdout-1 has the output of process 1.
+  """
   workdir = tmp_path_factory.mktemp("two") / "run"
   outputs = wait_for_outputs(start_processes(folder, workdir, 2))
   (workdir / "stdout-1").write_text(outputs[1][0])
@@ -262,7 +272,10 @@ def test_a_run_of_several_processes_and_devices_equals_a_run_of_one(
 
 @pytest.fixture(scope="module")
 def stopped_run(folder, tmp_path_factory):
-  """Stops one of two processes by SIGTERM; returns the folder and the step."""
+  """Returns the folder of a stopped run, and its last step.
+
+  The run has two processes, and SIGTERM is sent to one of them.
+  """
   workdir = tmp_path_factory.mktemp("stopped") / "run"
   processes = start_processes(folder, workdir, 2)
   wait_for_row(processes, workdir, 2)
@@ -280,7 +293,7 @@ def test_sigterm_to_one_process_stops_all(
 ):
   """The run continues with 1, 2 or 4 processes."""
   workdir, step = stopped_run
-  assert 2 <= step < STEPS
+  assert 2 <= step < TOTAL_STEPS
   run = tmp_path / "run"
   subprocess.run(["cp", "-r", str(workdir), str(run)], check=True)
   outputs = wait_for_outputs(start_processes(folder, run, num_processes))
@@ -288,12 +301,15 @@ def test_sigterm_to_one_process_stops_all(
   assert_close_runs(two_process_run, run)
   if num_processes == 2:
     assert untimed_rows(run) == untimed_rows(two_process_run)
-    a, b = read_arrays(two_process_run, STEPS), read_arrays(run, STEPS)
+    a, b = (
+      read_arrays(two_process_run, TOTAL_STEPS),
+      read_arrays(run, TOTAL_STEPS),
+    )
     for name, array in a.items():
       np.testing.assert_array_equal(b[name], array, err_msg=name)
 
 
-BROKEN_PROGRAM = """
+FAILING_PROGRAM = """
 import runpy, sys
 from bert_jax.examples import loader
 read = loader.PretrainingData.read
@@ -311,7 +327,7 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 @pytest.mark.slow
 def test_an_error_in_one_process_ends_all(folder, tmp_path):
   outputs = wait_for_outputs(
-    start_processes(folder, tmp_path / "run", 2, code=BROKEN_PROGRAM), code=1
+    start_processes(folder, tmp_path / "run", 2, code=FAILING_PROGRAM), code=1
   )
   assert "error: process 1: row 33 is broken." in outputs[0][1]
   assert "error: row 33 is broken." in outputs[1][1]
@@ -319,7 +335,7 @@ def test_an_error_in_one_process_ends_all(folder, tmp_path):
 
 
 def damage_shards(workdir, step, process):
-  """Damages a checkpoint's file that only this process wrote and reads."""
+  """Damages a file of a checkpoint that only `process` wrote and reads."""
   state = workdir / "checkpoints" / str(step) / "state"
   shards = (state / f"ocdbt.process_{process}").rglob("*")
   os.truncate(max(filter(os.path.isfile, shards), key=os.path.getsize), 10)
@@ -333,23 +349,23 @@ def test_a_checkpoint_that_one_process_cannot_read_is_used_by_none(
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
   wait_for_outputs(start_processes(folder, run, 2, flags))
   rows_before = untimed_rows(run)
-  damage_shards(run, STEPS, process=1)
+  damage_shards(run, TOTAL_STEPS, process=1)
   outputs = wait_for_outputs(start_processes(folder, run, 2, flags))
-  assert f"{run}/checkpoints/{STEPS} is damaged: " in outputs[0][0]
+  assert f"{run}/checkpoints/{TOTAL_STEPS} is damaged: " in outputs[0][0]
   assert "continuing from step 8" in outputs[0][0]
   assert untimed_rows(run) == rows_before
-  assert list((run / "damaged").glob(f"{STEPS}-*"))
-  for step in (8, STEPS):
+  assert list((run / "damaged").glob(f"{TOTAL_STEPS}-*"))
+  for step in (8, TOTAL_STEPS):
     damage_shards(run, step, process=1)
   outputs = wait_for_outputs(start_processes(folder, run, 2, flags), code=1)
   for _, err in outputs:
     assert f"no checkpoint in {run}/checkpoints is undamaged" in err
     assert "Traceback" not in err
-  assert names_in(run / "checkpoints") == {str(STEPS), "8"}
+  assert names_in(run / "checkpoints") == {str(TOTAL_STEPS), "8"}
 
 
 @pytest.mark.slow
-def test_another_config_is_refused_by_all_processes(
+def test_a_config_that_differs_is_refused_by_all_processes(
   folder, two_process_run, tmp_path
 ):
   flags = {1: ["--config.seed=7"]}
@@ -360,7 +376,7 @@ def test_another_config_is_refused_by_all_processes(
     "process 1: config differs from that of process 0: seed=7, not 0"
     in (outputs[0][1])
   )
-  # Both processes restart a run, with another seed than the run has.
+  # Both processes restart a finished run with the same new seed.
   outputs = wait_for_outputs(
     start_processes(folder, two_process_run, 2, ["--config.seed=7"]), code=1
   )

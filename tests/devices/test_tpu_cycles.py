@@ -1,4 +1,4 @@
-"""Tests how the time of a TPU program is estimated from its text."""
+"""Tests the estimate of a TPU program's time from the program's text."""
 
 import functools
 
@@ -22,10 +22,10 @@ def instruction_line(text, path="", cycles=None):
   )
 
 
-LAYER = "jvp(Model)/encoder/layers/while/body/layer.body/layer"
-# Shortened excerpts of a program of libtpu: a loop of 12 layers, the embedding,
-# a head and the optimizer.
-PROGRAM = f"""HloModule jit_step, is_scheduled=true
+LAYER_PATH = "jvp(Model)/encoder/layers/while/body/layer.body/layer"
+# Parts of a program that libtpu wrote, shortened: a loop of 12 layers, the
+# embedding, a head and the optimizer.
+HLO_TEXT = f"""HloModule jit_step, is_scheduled=true
 
 %sum (a: f32[], b: f32[]) -> f32[] {{
   %a = f32[] parameter(0)
@@ -34,18 +34,18 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 
 %fused_product (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {instruction_line("%product = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/mlp_in.product_and_bias/dot_general")}
-  {instruction_line("ROOT %gelu = bf16[8,8] multiply(%product, %p)", LAYER + "/mul")}
+  {instruction_line("%product = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER_PATH + "/mlp_in.product_and_bias/dot_general")}
+  {instruction_line("ROOT %gelu = bf16[8,8] multiply(%product, %p)", LAYER_PATH + "/mul")}
 }}
 
 %fused_scores (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {instruction_line("ROOT %scores = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/bqhk,bshk->bhqs/dot_general")}
+  {instruction_line("ROOT %scores = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER_PATH + "/attention/bqhk,bshk->bhqs/dot_general")}
 }}
 
 %fused_query (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {instruction_line("ROOT %query = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER + "/attention/dot_general")}
+  {instruction_line("ROOT %query = f32[8,8] convolution(%p, %p), dim_labels=bf_io->bf", LAYER_PATH + "/attention/dot_general")}
 }}
 
 %fused_cast (p: f32[8,8]) -> bf16[8,8] {{
@@ -56,7 +56,7 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 
 %fused_norm (p: bf16[8,8]) -> bf16[8,8] {{
   %p = bf16[8,8] parameter(0)
-  {instruction_line("ROOT %mean = f32[8] reduce(%p, %p), to_apply=%sum", LAYER + "/mlp_norm/reduce_sum")}
+  {instruction_line("ROOT %mean = f32[8] reduce(%p, %p), to_apply=%sum", LAYER_PATH + "/mlp_norm/reduce_sum")}
 }}
 
 %fused_update (p: bf16[8,8]) -> bf16[8,8] {{
@@ -70,14 +70,14 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 }}
 
 %body (s: (s32[])) -> (s32[]) {{
-  {instruction_line("%fusion.1 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_product", LAYER + "/mul", 100)}
-  {instruction_line("%fusion.2 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_scores", LAYER + "/attention/sub", 30)}
-  {instruction_line("%fusion.3 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_query", LAYER + "/attention/transpose", 7)}
-  {instruction_line("%fusion.4 = f32[8] fusion(%x), kind=kLoop, calls=%fused_norm", LAYER + "/mlp_norm/reduce_sum", 11)}
+  {instruction_line("%fusion.1 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_product", LAYER_PATH + "/mul", 100)}
+  {instruction_line("%fusion.2 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_scores", LAYER_PATH + "/attention/sub", 30)}
+  {instruction_line("%fusion.3 = bf16[8,8] fusion(%x), kind=kOutput, calls=%fused_query", LAYER_PATH + "/attention/transpose", 7)}
+  {instruction_line("%fusion.4 = f32[8] fusion(%x), kind=kLoop, calls=%fused_norm", LAYER_PATH + "/mlp_norm/reduce_sum", 11)}
   {instruction_line("%fusion.5 = bf16[12,8,8] fusion(%x), kind=kLoop, calls=%fused_update", "jvp(Model)/encoder/layers/while/body/dynamic_update_slice", 13)}
-  {instruction_line("%add.1 = bf16[8,8] add(%x, %x)", LAYER + "/add", 3)}
-  {instruction_line("%scalar = s32[] add(%x, %x)", LAYER + "/add")}
-  %forward.1 = f32[5,64,1] custom-call(%x), custom_call_target="tpu_custom_call", metadata={{op_name="jit(step)/{LAYER}/attention/forward/pallas_call"}}
+  {instruction_line("%add.1 = bf16[8,8] add(%x, %x)", LAYER_PATH + "/add", 3)}
+  {instruction_line("%scalar = s32[] add(%x, %x)", LAYER_PATH + "/add")}
+  %forward.1 = f32[5,64,1] custom-call(%x), custom_call_target="tpu_custom_call", metadata={{op_name="jit(step)/{LAYER_PATH}/attention/forward/pallas_call"}}
   %reduced.1 = f32[1000] all-reduce(%x), replica_groups=mesh['data'=8,'fsdp'=2] {{'data'}}, to_apply=%sum
   ROOT %next = (s32[]) tuple(%s)
 }}
@@ -85,7 +85,7 @@ PROGRAM = f"""HloModule jit_step, is_scheduled=true
 ENTRY %main (w: f32[8,8]) -> f32[8,8] {{
   %w = f32[8,8] parameter(0)
   {instruction_line("%fusion.6 = bf16[64] fusion(%w), kind=kLoop, calls=%fused_cast", "", 17)}
-  {instruction_line("%convert.1 = bf16[8,8] convert(%w)", LAYER + "/convert_element_type", 19)}
+  {instruction_line("%convert.1 = bf16[8,8] convert(%w)", LAYER_PATH + "/convert_element_type", 19)}
   {instruction_line("%zeros = f32[12,8] broadcast(%w)", "transpose(jvp(Model))/encoder/layers/broadcast_in_dim", 23)}
   {instruction_line("%rows = f32[8,8] gather(%w)", "jvp(Model)/encoder/embed/embeddings/norm/add", 29)}
   {instruction_line("%joined = f32[12,8] concatenate(%w)", "transpose(jvp(Model))/encoder/layers/concatenate", 47)}
@@ -101,8 +101,8 @@ ENTRY %main (w: f32[8,8]) -> f32[8,8] {{
 """  # noqa: E501
 
 
-def test_cycles_are_summed_by_group_with_the_trips_of_loops():
-  cycles = tpu_cycles.cycles_by_group(hlo.parse_program(PROGRAM))
+def test_cycles_of_a_group_count_every_trip_of_a_loop():
+  cycles = tpu_cycles.cycles_by_group(hlo.parse_program(HLO_TEXT))
   assert cycles == {
     "products": 12 * (100 + 7),
     "attention": 12 * 30,
@@ -117,9 +117,9 @@ def test_cycles_are_summed_by_group_with_the_trips_of_loops():
   }
 
 
-def test_sizes_of_the_groups_of_collectives_are_read():
+def test_collectives_have_the_sizes_of_their_groups():
   collective = tpu_cycles.Collective
-  assert tpu_cycles.list_collectives(hlo.parse_program(PROGRAM), 16) == [
+  assert tpu_cycles.list_collectives(hlo.parse_program(HLO_TEXT), 16) == [
     collective("all-reduce", 12, 4000, 8),
     collective("all-gather", 1, 256, 16),
   ]
@@ -134,8 +134,8 @@ def test_sizes_of_the_groups_of_collectives_are_read():
   ]
 
 
-def test_the_steps_of_a_collective_count_once():
-  """The compiler may spread a collective over fusions of other operations."""
+def test_a_collective_in_several_fusions_is_counted_once():
+  """The compiler may split a collective into steps in different fusions."""
   program = hlo.parse_program(
     """
 %fused_step.1 (x.1: f32[2]) -> f32[8] {
@@ -169,8 +169,8 @@ def collective_seconds(opcode, num_bytes, group_size, topology):
 
 
 def test_the_time_of_collectives_follows_from_the_links_of_chips():
-  # A chip of this v5e slice has a link of 50 GB/s along each of two axes. The
-  # axes are not rings.
+  # In this slice of v5e, a chip has a link of 50 GB/s along each of the two
+  # axes, which are not rings.
   assert collective_seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
     15e8 / 1e11
   )
@@ -182,7 +182,7 @@ def test_the_time_of_collectives_follows_from_the_links_of_chips():
   assert collective_seconds(
     "reduce-scatter", 1e8, 16, "v5e:4x4"
   ) == pytest.approx(15e8 / 1e11)
-  # An axis of 16 chips is a ring, whose chips receive from both sides.
+  # An axis of 16 chips is a ring: a chip receives from both sides.
   assert collective_seconds(
     "all-gather", 256e8, 256, "v5e:16x16"
   ) == pytest.approx(255e8 / 2e11)
@@ -193,13 +193,13 @@ def test_the_time_of_collectives_follows_from_the_links_of_chips():
   assert collective_seconds(
     "all-gather", 64e8, 64, "v4:4x4x4"
   ) == pytest.approx(63e8 / 3e11)
-  # The two devices of a v2 chip share its links. This group of 8 devices lies
-  # on one axis.
+  # The two devices of a v2 chip share the chip's links. The group of 8 devices
+  # lies on one axis.
   assert collective_seconds("all-gather", 4e8, 8, "v2:4x4") == pytest.approx(
     3e8 / 62e9
   )
-  # The time of few bytes depends only on the longest way: 3 + 3 neighbours. An
-  # all-reduce goes it twice.
+  # The time for a few bytes depends only on the longest way, 3 + 3 links, which
+  # an all-reduce goes twice.
   assert collective_seconds("all-reduce", 4, 16, "v5e:4x4") == pytest.approx(
     12e-6
   )
@@ -211,7 +211,7 @@ def run_kernel(x, y, out):
   out[...] = jnp.exp(product).sum(1, keepdims=True) + 1.0
 
 
-def call_kernel(name, semantics, x, y):
+def call_kernel(name, dimension_semantics, x, y):
   block = pl.BlockSpec((None, 64, 128), lambda i: (i, 0, 0))
   return pl.pallas_call(
     run_kernel,
@@ -219,13 +219,15 @@ def call_kernel(name, semantics, x, y):
     in_specs=[block, pl.BlockSpec((128, 256), lambda i: (0, 0))],
     out_specs=pl.BlockSpec((None, 64, 1), lambda i: (i, 0, 0)),
     out_shape=jax.ShapeDtypeStruct((x.shape[0], 64, 1), jnp.float32),
-    compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=dimension_semantics
+    ),
     name=name,
   )(x, y)
 
 
-def operations_of_kernels(rows, semantics=("arbitrary",)):
-  x = jax.ShapeDtypeStruct((rows, 64, 128), jnp.bfloat16)
+def operations_of_kernels(num_rows, semantics=("arbitrary",)):
+  x = jax.ShapeDtypeStruct((num_rows, 64, 128), jnp.bfloat16)
   y = jax.ShapeDtypeStruct((128, 256), jnp.bfloat16)
   function = functools.partial(call_kernel, "forward", semantics)
   return kernel_operations.count_kernel_operations(
@@ -233,15 +235,15 @@ def operations_of_kernels(rows, semantics=("arbitrary",)):
   )
 
 
-def test_operations_of_a_kernel_are_counted():
+def test_the_operations_of_a_kernel_are_counted():
   (operations,) = operations_of_kernels(5)
   exponentials = 64 * 256 // 1024
   assert operations == kernel_operations.KernelOperations(
     name="forward",
     output_bytes=5 * 64 * 4,
     products=((64, 128, 256, 1),),
-    # The exponentials, their sums, and the addition of 1.0 to 64 rows, which
-    # fill 8 registers.
+    # They are the exponentials, their sums, and the addition of 1.0 to 64 rows,
+    # which fill 8 registers.
     num_vector_operations=2 * exponentials + 8,
     num_transcendental_operations=exponentials,
     num_programs=5,
@@ -258,14 +260,17 @@ def test_bytes_of_arrays_include_their_padding():
   assert kernel_operations.padded_bytes((9, 128), 4) == 16 * 128 * 4
 
 
-def test_calls_of_kernels_are_counted_with_loops():
-  """Two kernels have the name "forward"; the shape of the output decides."""
+def test_the_calls_of_a_kernel_in_a_loop_are_counted():
+  """Two kernels have the name "forward", and differ in their output's shape.
+
+  A call in the program is matched to the kernel with its shape.
+  """
   small_kernel, large_kernel = (
     *operations_of_kernels(5),
     *operations_of_kernels(20),
   )
   chip = tpu_cycles.CHIPS["v5e"]
-  program = hlo.parse_program(PROGRAM)
+  program = hlo.parse_program(HLO_TEXT)
   cycles = [
     tpu_cycles.kernel_cycles(call, chip)
     for call in (small_kernel, large_kernel)
@@ -294,9 +299,9 @@ def test_independent_programs_of_a_kernel_run_on_all_cores():
     )
 
 
-def test_the_estimate_of_a_step_adds_up():
+def test_the_parts_of_the_estimate_of_a_step_add_up():
   estimate = tpu_cycles.estimate_step(
-    hlo.parse_program(PROGRAM), operations_of_kernels(5), "v5e:4x4", 16, 1e9
+    hlo.parse_program(HLO_TEXT), operations_of_kernels(5), "v5e:4x4", 16, 1e9
   )
   group_cycles = sum(estimate["groups"].values())
   assert group_cycles == estimate["compiler"]
@@ -314,13 +319,13 @@ def test_the_estimate_of_a_step_adds_up():
   )
 
 
-def test_a_program_without_an_estimate_is_refused():
-  program = hlo.parse_program(PROGRAM.replace("estimated_cycles", "cycles"))
+def test_a_program_without_estimated_cycles_is_refused():
+  program = hlo.parse_program(HLO_TEXT.replace("estimated_cycles", "cycles"))
   with pytest.raises(UserError, match="no estimated_cycles"):
     tpu_cycles.estimate_step(program, [], "v5e:4x4", 16, 1e9)
 
 
-def test_clocks_are_the_published_ones():
+def test_chips_have_the_published_clocks():
   for name, megahertz in (("v2", 700), ("v3", 940), ("v4", 1050)):
     assert tpu_cycles.CHIPS[name].clock == pytest.approx(
       1e6 * megahertz, rel=0.002

@@ -1,4 +1,4 @@
-"""If a file of a run was changed by another program, a message names it."""
+"""Tests that a changed file of a run or a model is noticed and named."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ def six_step_config(data_folder):
 
 @pytest.fixture(scope="module")
 def finished_runs(data_folder, tmp_path_factory):
-  """Returns a folder with a run of six steps, and with its converted folder."""
+  """Returns a folder with a run of six steps and the run's converted folder."""
   path = tmp_path_factory.mktemp("finished")
   train.run(six_step_config(data_folder), str(path / "run"))
   model_folder.write(str(path / "model"), loading.read(str(path / "run")))
@@ -55,21 +55,22 @@ def model_copy(finished_runs, tmp_path):
 
 
 def read_model(path):
-  """Returns the config (as JSON), tokenizer files and arrays of a model."""
+  """Returns a model's config as JSON, its tokenizer files and its arrays."""
   weights = loading.read(str(path))
   config = {k: v for k, v in weights.config.items() if k != "source"}
   return json.dumps(config), weights.tokenizer_files, weights.arrays
 
 
-def count_errors(path, name, times, rng):
-  """Flips one random bit of a file and reads the model, `times` times.
+def count_errors(path, name, num_flips, rng):
+  """Reads the model `num_flips` times, each time with one flipped bit.
 
-  Returns how many readings fail. A flipped bit of config.json may be accepted,
-  but then it must not change the config or the arrays of the model.
+  The bit is a random one of the file `name`. Returns how many readings fail. A
+  flipped bit of config.json may be accepted, but then it must not change the
+  config or the arrays of the model.
   """
   original_parts, content = read_model(path), (path / name).read_bytes()
   num_errors = 0
-  for _ in range(times):
+  for _ in range(num_flips):
     flipped_content, index = bytearray(content), rng.randrange(len(content))
     flipped_content[index] ^= 1 << rng.randrange(8)
     (path / name).write_bytes(flipped_content)
@@ -110,21 +111,21 @@ def replace_text(path, old, new):
 
 
 @pytest.mark.parametrize(
-  "section, key, value, words",
+  "section, key, value, message",
   [
     ("model", "activation", "relu", "model.activation is 'relu', was 'gelu'"),
     ("model", "variant", "mini", "model.variant is 'mini', was 'tiny'"),
     ("objective", "name", "distil", "objective.name is 'distil', was 'mlm'"),
   ],
 )
-def test_an_edited_config_is_named_by_its_key(
-  run_copy, section, key, value, words
+def test_the_edited_key_of_a_config_is_named(
+  run_copy, section, key, value, message
 ):
   config = json.loads((run_copy / "config.json").read_text())
   config[section][key] = value
   (run_copy / "config.json").write_text(json.dumps(config))
   for open_run in (open_model, read_model):
-    with pytest.raises(ValueError, match=f"config.json was changed.*{words}"):
+    with pytest.raises(ValueError, match=f"config.json was changed.*{message}"):
       open_run(str(run_copy))
 
 
@@ -151,9 +152,9 @@ def test_keys_that_do_not_change_the_model_may_be_edited(run_copy):
 
 
 def test_an_edit_is_accepted_if_the_digests_are_deleted(model_copy, capsys):
-  """The error names the section that was edited.
+  """With digests, an error names the section that was edited.
 
-  If the user also deletes the digests, the edit is accepted.
+  If the digests are deleted too, the edit is accepted.
   """
   config = json.loads((model_copy / "config.json").read_text())
   config["model"]["activation"] = "relu"
@@ -177,7 +178,7 @@ def test_tokenizer_files_of_a_converted_folder_may_not_change(model_copy):
 
 
 def remove_metadata(run, step):
-  """Removes the metadata that a checkpoint of an earlier version lacks."""
+  """Removes the metadata that the checkpoints of earlier versions lack."""
   path = run / "checkpoints" / str(step) / "meta" / "metadata"
   meta = json.loads(path.read_text())
   for key in ("config", "tokenizer", "log", "step", "measured"):
@@ -223,7 +224,7 @@ def test_a_restart_says_what_was_changed(
 
 
 @pytest.mark.parametrize(
-  "keep, words",
+  "num_kept, message",
   [
     (0, "the train rows of steps 1 to 4 are missing"),
     (1, "the train rows of steps 2, 3, 4 are missing"),
@@ -232,22 +233,24 @@ def test_a_restart_says_what_was_changed(
   ],
 )
 def test_missing_rows_are_named_by_their_steps(
-  data_folder, run_copy, capsys, keep, words
+  data_folder, run_copy, capsys, num_kept, message
 ):
   path = run_copy / "metrics.jsonl"
   lines = path.read_text().splitlines(keepends=True)
-  if keep == 0:
+  if num_kept == 0:
     path.unlink()
-  elif keep is not None:
+  elif num_kept is not None:
     # The restart drops the rows of steps 5 and 6 in any case.
-    path.write_text("".join(lines[: keep if keep > 0 else -len(lines) + 4]))
+    path.write_text(
+      "".join(lines[: num_kept if num_kept > 0 else -len(lines) + 4])
+    )
   printed = restart_output(data_folder, run_copy, capsys)
-  if words:
-    assert f"{path}: {words}" in printed
-    assert ("the heldout rows of step" in printed) == (keep is not None)
+  if message:
+    assert f"{path}: {message}" in printed
+    assert ("the heldout rows of step" in printed) == (num_kept is not None)
   else:
     assert "are missing" not in printed and "a row was changed" not in printed
-  # The line is printed once, since later checkpoints know the missing rows.
+  # The line is not printed again: the next checkpoint notes the missing rows.
   train.run(six_step_config(data_folder), str(run_copy))
   assert "are missing" not in capsys.readouterr().out
 
@@ -263,13 +266,13 @@ def test_a_changed_row_is_noticed(data_folder, run_copy, capsys):
   )
 
 
-@pytest.mark.parametrize("put_back", [False, True])
+@pytest.mark.parametrize("is_put_back", [False, True])
 def test_a_run_stops_if_its_data_are_overwritten(
-  data_folder, finished_runs, tmp_path, monkeypatch, put_back
+  data_folder, finished_runs, tmp_path, monkeypatch, is_put_back
 ):
   """The run stops, and saves no checkpoint after the data have changed.
 
-  When the old data are back, a restart gives the rows of a run whose data
+  After the old data are back, a restart gives the rows of a run whose data
   never changed.
   """
   data_copy = pathlib.Path(shutil.copytree(data_folder, tmp_path / "p"))
@@ -279,15 +282,15 @@ def test_a_run_stops_if_its_data_are_overwritten(
   )
   content = tokens_path.read_bytes()
 
-  def change(batches, first, count):
+  def read_and_change(batches, first, count):
     if first >= 12:
       with tokens_path.open("r+b") as f:
         f.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
-    if put_back and first >= 16:
+    if is_put_back and first >= 16:
       tokens_path.write_bytes(content)
     return read_batches(batches, first, count)
 
-  monkeypatch.setattr(loader.PretrainingData, "read", change)
+  monkeypatch.setattr(loader.PretrainingData, "read", read_and_change)
   run_folder = tmp_path / "run"
   with pytest.raises(OSError, match="train.tokens was changed while this run"):
     train.run(six_step_config(str(data_copy)), str(run_folder))

@@ -1,4 +1,4 @@
-"""Tests the number, positions and replacements of masked-LM predictions."""
+"""Tests masked tokens: their number, positions and replacements."""
 
 import random
 
@@ -24,10 +24,10 @@ from bert_jax.text.vocabulary import SpecialIds
 WHOLE_WORD = "whole_word"
 
 
-@pytest.mark.parametrize("pad", [0, 1])
+@pytest.mark.parametrize("pad_id", [0, 1])
 @pytest.mark.parametrize("pad_left", [False, True])
-def test_padding_and_special_tokens_are_never_masked(pad, pad_left):
-  ids, maskable, lengths = make_rows([5, 12], 12, pad, pad_left)
+def test_padding_and_special_tokens_are_never_masked(pad_id, pad_left):
+  ids, maskable, lengths = make_rows([5, 12], 12, pad_id, pad_left)
   batch = mask_rows(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
   np.testing.assert_array_equal(batch["input_ids"][~maskable], ids[~maskable])
   assert batch["mlm_weights"].sum(1).tolist() == [3, 10]
@@ -41,7 +41,7 @@ def test_padding_and_special_tokens_are_never_masked(pad, pad_left):
     assert not batch["mlm_ids"][i][~is_used].any()
 
 
-def test_maskable_without_padding_is_refused():
+def test_maskable_of_another_shape_than_ids_is_refused():
   ids, maskable, lengths = make_rows([5, 12], 12)
   with pytest.raises(ValueError, match=r"\(2, 11\).*\(2, 12\)"):
     mask_rows(ids, maskable[:, :11], lengths)
@@ -62,9 +62,8 @@ def test_the_number_of_masks_is_rounded():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
   ids, maskable, lengths = make_rows(lengths, 140)
   batch = mask_rows(ids, maskable, lengths)
-  # The number is round(0.15 n). It is at least 1, at most 20, and at most the
-  # number of maskable tokens.
-  # Python rounds 1.5 (n = 10) to 2.
+  # A row of n tokens has round(0.15 n) masks, at least 1 and at most 20, but no
+  # more than maskable tokens. Python rounds 1.5 (n = 10) to 2.
   expected_counts = [0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 19, 20]
   assert batch["mlm_weights"].sum(1).tolist() == expected_counts
   assert expected_counts[1:] == [
@@ -87,8 +86,8 @@ def test_electra_rounds_in_single_precision():
   assert recipes.electra_segments.defaults["count"] == "round_single"
 
 
-def test_random_pieces_are_drawn_by_their_counts():
-  """SpanBERT draws random pieces from the tokens of its corpus."""
+def test_random_pieces_are_drawn_as_often_as_in_the_corpus():
+  """This is the replacement "unigram" of SpanBERT."""
   counts = np.zeros(VOCAB_SIZE, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
   ids, maskable, lengths = make_rows([400] * 400, 400)
@@ -181,8 +180,8 @@ def test_draws_depend_on_seed_and_number_only():
   assert len(np.unique(rows_seen, axis=0)) == 16
 
 
-def words_hidden_by_bert(words, count, rng):
-  """Returns the columns that BERT's program hides; it takes words in turn."""
+def columns_hidden_by_bert(words, count, rng):
+  """Returns the columns that BERT's program hides, one word after another."""
   words, hidden_columns = list(words), []
   rng.shuffle(words)
   for word in words:
@@ -194,8 +193,8 @@ def words_hidden_by_bert(words, count, rng):
   return set(hidden_columns)
 
 
-def test_all_pieces_of_a_word_or_none():
-  """All pieces of a word are hidden, or none, as in ["test", "##ing"]."""
+def test_all_pieces_of_a_word_are_hidden_or_none():
+  """This is whole-word masking of words such as ["test", "##ing"]."""
   ids, maskable, lengths = make_rows([4] * 500, 4)
   word_starts = np.array([[False, True, False, False]] * 500)
   for rate, expected_count in ((0.15, 0), (0.5, 2)):
@@ -221,7 +220,8 @@ def test_all_pieces_of_a_word_or_none():
   for i, hidden_columns in enumerate(chosen_columns(batch)):
     for word in words_of(maskable[i], word_starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
-  # Order, labels, padding and unhidden ids are as if single tokens were hidden.
+  # As with single tokens, positions are in order, labels are the old ids,
+  # unused slots are 0, and tokens that are not hidden keep their ids.
   rows, slots = np.nonzero(batch["mlm_weights"])
   columns = batch["mlm_positions"][rows, slots]
   np.testing.assert_array_equal(
@@ -237,7 +237,7 @@ def test_all_pieces_of_a_word_or_none():
   assert not batch["mlm_positions"][batch["mlm_weights"] == 0].any()
 
 
-def test_words_of_one_piece_are_single_tokens():
+def test_words_of_one_piece_are_masked_like_single_tokens():
   ids, maskable, lengths = make_rows([128] * 100, 128)
   token_masks = mask_rows(ids, maskable, lengths)
   word_masks = mask_rows(
@@ -252,20 +252,20 @@ def test_words_of_one_piece_are_single_tokens():
 
 
 def test_whole_words_are_chosen_as_published():
-  """Over 20,000 rows, the shares differ by at most 0.01 from BERT's program."""
+  """Over 20,000 rows, shares differ by at most 0.01 from BERT's program."""
   ids, maskable, lengths, word_starts = make_word_rows(20_000, 128, 1)
   batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
   )
   rng = random.Random(2)
-  statistics = []
+  statistics_of_both = []
   chosen_by_row = chosen_columns(batch)
   words = [words_of(*row) for row in zip(maskable, word_starts, strict=True)]
-  columns_of_program = [
-    words_hidden_by_bert(words[i], min(20, max(1, round(n * 0.15))), rng)
+  published_by_row = [
+    columns_hidden_by_bert(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
   ]
-  for columns_by_row in (chosen_by_row, columns_of_program):
+  for columns_by_row in (chosen_by_row, published_by_row):
     hidden_by_size, hidden_by_column, rows_by_count = (
       np.zeros(6),
       np.zeros(128),
@@ -276,18 +276,23 @@ def test_whole_words_are_chosen_as_published():
       hidden_by_column[list(columns)] += 1
       for word in words[i]:
         hidden_by_size[len(word)] += word[0] in columns
-    statistics.append(
+    statistics_of_both.append(
       (hidden_by_size, hidden_by_column.reshape(16, 8).sum(1), rows_by_count)
     )
-  for recipe_statistic, program_statistic in zip(*statistics, strict=True):
-    assert recipe_statistic.sum() > 0
+  for package_statistic, published_statistic in zip(
+    *statistics_of_both, strict=True
+  ):
+    assert package_statistic.sum() > 0
     np.testing.assert_allclose(
-      recipe_statistic / recipe_statistic.sum(),
-      program_statistic / program_statistic.sum(),
+      package_statistic / package_statistic.sum(),
+      published_statistic / published_statistic.sum(),
       rtol=0,
       atol=0.01,
     )
-  assert abs(statistics[0][1].sum() / statistics[1][1].sum() - 1) < 0.01
+  assert (
+    abs(statistics_of_both[0][1].sum() / statistics_of_both[1][1].sum() - 1)
+    < 0.01
+  )
 
 
 def test_each_piece_has_its_own_replacement():
@@ -306,8 +311,8 @@ def test_each_piece_has_its_own_replacement():
   assert abs(is_mask.all(1).mean() - 0.64) < 0.01
 
 
-def test_pieces_of_a_word_stay_together_in_pairs():
-  """Masks of pairs follow the word starts of the corpus, even in cut words."""
+def test_pieces_of_a_word_are_masked_together_in_pairs():
+  """This holds even for a word whose first pieces were cut off."""
   rng = np.random.default_rng(3)
   documents = [
     [
@@ -337,7 +342,7 @@ def test_pieces_of_a_word_stay_together_in_pairs():
     for word in words:
       assert len(hidden_columns & set(word)) in (0, len(word))
   assert num_cut_words > 20 and num_masked_words > 100
-  # The masks of a row do not depend on which rows the batch has besides it.
+  # The masks of a row do not depend on the other rows of the batch.
   part_of_batch = recipe.build(corpus, chunks[7:20], numbers[7:20], 0)
   for key, array in part_of_batch.items():
     np.testing.assert_array_equal(array, batch[key][7:20])

@@ -1,4 +1,4 @@
-"""Tests pairs of sentences; compares them with the published program."""
+"""Tests BERT's pairs of segments; compares them with the published program."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from bert_jax.examples.recipes import bert_pairs
 
 
 def batch_of(corpus, recipe, seed=0, count=None):
-  """Builds one batch of an epoch's chunks, or of its first `count` chunks."""
+  """Builds one batch of an epoch's first `count` chunks; None means all."""
   chunks = recipe.index(corpus, 0, corpus.num_documents, seed)[:count]
   numbers = np.arange(len(chunks), dtype=np.uint64)
   return recipe.build(corpus, chunks, numbers, seed)
@@ -26,7 +26,10 @@ def batch_of(corpus, recipe, seed=0, count=None):
 
 @pytest.fixture(scope="module")
 def both_statistics():
-  """Returns statistics of rows of the recipe, and of the published program."""
+  """Returns statistics of rows of the recipe and of the published program.
+
+  Each is {name: an array with a number for each row}.
+  """
   documents, vocab_size = numbered_documents(realistic_sizes(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe_statistics = []
@@ -105,8 +108,8 @@ def test_shares_match_the_published_program(both_statistics):
   assert shares[0][0] > 0.51
 
 
-def test_truncation_equals_a_loop_over_tokens():
-  """The lengths equal those of a loop that removes one token at a time."""
+def test_pairs_are_cut_as_by_a_loop_over_tokens():
+  """The loop removes one token at a time."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
     segments = pairs.Segments(a * 0, a, b * 0, b)
@@ -157,8 +160,8 @@ def test_rows_are_cls_a_sep_b_sep():
     assert batch["segment_ids"][i].tolist() == expected_segment_ids
     a, b = row[1 : sep_columns[0]], row[sep_columns[0] + 1 : sep_columns[1]]
     assert len(a) and len(b)
-    # Each segment has consecutive tokens of the text. So do both segments of a
-    # "next" pair together, unless tokens between them were removed.
+    # Each segment has consecutive tokens of the text. In a "next" pair, B
+    # continues A, unless tokens between A and B were removed.
     assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
     documents_of_a, documents_of_b = (
       document_of(corpus, a),
@@ -213,14 +216,14 @@ def test_random_segments_are_uniform_over_all_other_documents():
   assert (abs(np.delete(counts, 4) - 1000) < 150).all()
 
 
-def test_every_sentence_is_in_an_epoch():
+def test_an_epoch_has_every_sentence():
   corpus = corpus_from_documents(
     numbered_documents(realistic_sizes(300, 3))[0], dtype=np.uint32
   )
   for seed in range(5):
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
     # A random pair uses only the first `a_count` sentences of its chunk. The
-    # next chunk begins with the sentences that it leaves.
+    # next chunk begins after these sentences.
     num_sentences_used = np.where(
       chunks["random"], chunks["a_count"], chunks["count"]
     )
@@ -244,7 +247,7 @@ def test_chunks_of_ranges_join_to_the_chunks_of_all_documents():
   np.testing.assert_array_equal(all_chunks, np.concatenate(chunks_of_ranges))
 
 
-def test_a_random_share_of_one_half():
+def test_a_random_share_of_one_half_makes_half_of_the_pairs_random():
   documents, vocab_size = numbered_documents([[200] * 40 for _ in range(100)])
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   published_batch = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
@@ -253,8 +256,7 @@ def test_a_random_share_of_one_half():
     corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5)
   )
   assert abs(half_random_batch["pair_labels"].mean() - 0.5) < 0.03
-  # A "next" pair is one sentence that was split, so the ids of its two segments
-  # rise.
+  # A "next" pair is one sentence that was split, so its ids rise.
   for i in np.flatnonzero(half_random_batch["pair_labels"][:, 0] == 0)[:50]:
     row = half_random_batch["input_ids"][i]
     is_visible = (row >= FIRST_ID) & (half_random_batch["sequence_ids"][i] > 0)
@@ -263,7 +265,7 @@ def test_a_random_share_of_one_half():
     assert len(set(document_of(corpus, row[is_visible]))) == 1
 
 
-def test_rows_of_extreme_sentences_keep_the_limits():
+def test_rows_of_very_long_and_short_sentences_keep_their_limits():
   documents, vocab_size = numbered_documents(
     [[100_000, 1], [1], [1, 100_000, 3]]
   )

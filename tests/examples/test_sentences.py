@@ -1,4 +1,4 @@
-"""Compares rows of running text with plain versions of published programs."""
+"""Compares rows of running text with simple versions of published programs."""
 
 import random
 
@@ -45,8 +45,8 @@ def unmasked_rows(batch):
 
 
 def rows_of_the_paper(documents, length, crosses_documents):
-  """Returns the rows of RoBERTa's paper, built one sentence at a time."""
-  capacity, rows, row, follows_document = length - 2, [], [], False
+  """Returns the rows of RoBERTa's paper, made one sentence at a time."""
+  capacity, rows, row, needs_separator = length - 2, [], [], False
 
   def end_row():
     nonlocal row
@@ -58,13 +58,13 @@ def rows_of_the_paper(documents, length, crosses_documents):
     for sentence_index, sentence in enumerate(document):
       for begin in range(0, len(sentence), capacity):
         tokens = sentence[begin : begin + capacity]
-        follows_document = (
+        needs_separator = (
           crosses_documents and sentence_index == 0 and begin == 0 and bool(row)
         )
-        if len(row) + follows_document + len(tokens) > capacity:
+        if len(row) + needs_separator + len(tokens) > capacity:
           end_row()
-          follows_document = False
-        row += [SEP] * follows_document + tokens
+          needs_separator = False
+        row += [SEP] * needs_separator + tokens
     if not crosses_documents:
       end_row()
   end_row()
@@ -73,7 +73,7 @@ def rows_of_the_paper(documents, length, crosses_documents):
 
 @pytest.mark.parametrize("length", [16, 64])
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
-def test_whole_sentences_fill_rows(name, length):
+def test_rows_of_whole_sentences_are_those_of_the_paper(name, length):
   sizes = [*realistic_sizes(60, 2), [1], [100, 1], [14], [1, 1]]
   documents, vocab_size = numbered_documents(sizes)
   corpus = corpus_from_documents(documents)
@@ -85,7 +85,7 @@ def test_whole_sentences_fill_rows(name, length):
   assert max(map(len, rows)) == length
   num_separators = [row[1:-1].count(SEP) for row in rows]
   assert (max(num_separators) > 0) == (name == "full_sentences")
-  # The rows of a range of documents do not depend on documents outside of it.
+  # The rows of a range of documents do not depend on the documents outside it.
   elements = recipe.index(corpus, 20, 40, 0)
   numbers = np.arange(len(elements), dtype=np.uint64)
   rows = unmasked_rows(recipe.build(corpus, elements, numbers, 0))
@@ -94,7 +94,7 @@ def test_whole_sentences_fill_rows(name, length):
 
 
 def test_a_row_may_hold_many_documents():
-  """The first row has many more ends of documents than the later rows."""
+  """The first row holds many short documents; later rows hold few."""
   documents, vocab_size = numbered_documents(
     [[2]] * 40 + [[30] * 3] + [[1]] * 7
   )
@@ -107,7 +107,7 @@ def test_a_row_may_hold_many_documents():
 
 
 def test_roberta_masks_have_the_published_statistics():
-  """In 20,000 rows, counts vary at random, and no random id is special."""
+  """In 20,000 rows, the number of masks varies, and no random id is special."""
   documents, vocab_size = numbered_documents([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.doc_sentences(
@@ -118,7 +118,7 @@ def test_roberta_masks_have_the_published_statistics():
   numbers = np.arange(len(elements), dtype=np.uint64)
   batch = recipe.build(corpus, elements, numbers, 3)
   counts = batch["mlm_weights"].sum(1)
-  # int(0.15 * 42 + U) is 6 or 7, and 6.3 on average.
+  # With U uniform in [0, 1), int(0.15 * 42 + U) is 6 or 7, and 6.3 on average.
   assert set(counts.tolist()) == {6, 7}
   assert abs(counts.mean() - 6.3) < 0.02
   is_used = batch["mlm_weights"] > 0
@@ -133,25 +133,27 @@ def test_roberta_masks_have_the_published_statistics():
 
 
 def rows_of_the_electra_program(document, length, draw):
-  """Returns the rows (A, B) of one document, as `ExampleBuilder` makes them.
+  """Returns the rows (A, B) of a document, as by ELECTRA's `ExampleBuilder`.
 
   Args:
     document: sentences of ids.
-    length: tokens in a row.
+    length: the number of tokens of a row.
     draw: a function of the number of a row's first sentence. It returns the
-      row's target length, True if the row has one segment, and True if the
-      sentence that crosses the half belongs to the first segment.
+      row's target length, whether the row has one segment, and whether the
+      sentence that crosses half of the target belongs to the first segment.
   """
   rows, sentences, num_tokens, draws = [], [], 0, draw(0)
 
   def add_row():
     target, is_single, first_is_longer = draws
-    goal = 100_000 if is_single else (target - 3) // 2
+    first_goal = 100_000 if is_single else (target - 3) // 2
     first_segment, second_segment = [], []
     for sentence in sentences:
-      crosses = len(first_segment) + len(sentence) >= goal
+      crosses = len(first_segment) + len(sentence) >= first_goal
       may_cross = (
-        not second_segment and len(first_segment) < goal and first_is_longer
+        not second_segment
+        and len(first_segment) < first_goal
+        and first_is_longer
       )
       if not first_segment or not crosses or may_cross:
         first_segment += sentence
@@ -186,9 +188,14 @@ def segments_of_rows(batch):
     yield a, b
 
 
-@pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
-def test_electra_rows_equal_those_of_the_program(length, share):
-  """From equal draws, the recipe and the program make equal rows."""
+@pytest.mark.parametrize(
+  "length, least_share", [(32, 0), (128, 0.06), (512, 0.1)]
+)
+def test_electra_rows_equal_those_of_the_program(length, least_share):
+  """With equal draws, the recipe and the program make equal rows.
+
+  In at least `least_share` of them, A ends after the beginning of B.
+  """
   documents, vocab_size = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(
@@ -215,11 +222,11 @@ def test_electra_rows_equal_those_of_the_program(length, share):
     )
     num_rows += len(expected_rows)
     num_interleaved += sum(bool(b) and a[-1] > b[0] for a, b in expected_rows)
-  assert num_rows > 5000 and num_interleaved > share * num_rows
+  assert num_rows > 5000 and num_interleaved > least_share * num_rows
 
 
 def test_electra_segments_have_the_published_statistics():
-  """20,000 rows of the recipe have the statistics of rows of the program."""
+  """20,000 rows of the recipe and of the program have equal statistics."""
   documents, vocab_size = numbered_documents(realistic_sizes(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(SPECIAL, vocab_size, length=128)
@@ -240,16 +247,16 @@ def test_electra_segments_have_the_published_statistics():
       recipe_rows.append((a, b))
     key += 1
   assert len(program_rows) > 20_000
-  statistics = [
+  statistics_of_both = [
     np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
     for rows in (recipe_rows, program_rows)
   ]
-  share, expected = ((x[:, 1] == 0).mean() for x in statistics)
+  share, expected = ((x[:, 1] == 0).mean() for x in statistics_of_both)
   assert abs(share - expected) < 0.01
-  share, expected = (x[:, 2].mean() for x in statistics)
+  share, expected = (x[:, 2].mean() for x in statistics_of_both)
   assert expected > 0.05 and abs(share - expected) < 0.01
   for sizes, expected in zip(
-    statistics[0].T[:2], statistics[1].T[:2], strict=True
+    statistics_of_both[0].T[:2], statistics_of_both[1].T[:2], strict=True
   ):
     for decile in np.quantile(expected, np.arange(1, 10) / 10):
       share = (sizes <= decile).mean()
@@ -261,7 +268,7 @@ def test_a_language_model_predicts_each_token_once():
     [[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]]
   )
   corpus = corpus_from_documents(documents)
-  # This vocabulary has no special token.
+  # The vocabulary of this recipe has no special tokens.
   no_special_ids = SpecialIds(None, None, None, None, None)
   recipe = recipes.lm(no_special_ids, vocab_size, length=9)
   assert recipe.required_tokens == ()
@@ -284,8 +291,8 @@ def test_a_language_model_predicts_each_token_once():
     assert sorted(batch["input_ids"][is_real]) == sorted(
       all_ids - set(last_ids)
     )
-    # Each row is contiguous. Only where a document begins or ends may it be
-    # shorter.
+    # The ids of a row are consecutive. A row may be shorter only at the
+    # beginning or the end of a document.
     for row, n in zip(batch["input_ids"], is_real.sum(1), strict=True):
       assert n and (np.diff(row[:n]) == 1).all()
       assert n == 9 or row[0] in first_ids or row[n - 1] + 1 in last_ids

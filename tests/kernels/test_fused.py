@@ -1,7 +1,7 @@
-"""Compares fused kernels, in Pallas' interpreter, with the plain formulas.
+"""Compares fused kernels, in Pallas' interpreter, with their formulas.
 
-Everything is in float32. The two sides differ only in the order of their sums,
-so they agree within 2e-6 of the largest value.
+All arrays are float32. A kernel and its formula differ only in the order of
+their sums, so they agree within 2e-6 of the largest value.
 """
 
 import functools
@@ -45,9 +45,10 @@ def assert_close(outputs, expected):
 
 
 def assert_same_function(run_kernel, run_formula, arguments, gradients):
-  """Compares a kernel with a formula: outputs, and gradients of `arguments`.
+  """Compares the outputs of a kernel and a formula, and their gradients.
 
-  `gradients` are the gradients of the outputs.
+  `gradients` are the gradients with respect to the outputs. Those with respect
+  to `arguments` are compared.
   """
 
   def run(function, arguments, gradients):
@@ -87,8 +88,8 @@ def test_bias_activation_equals_the_formula(name):
   (bias,) = random_arrays((200,))
   function = run_formula = layers.activation(name)
   if name == "gelu_new":
-    # This form equals the tanh form. jax's derivative of the tanh form has an
-    # error of 3.5e-6.
+    # This formula equals the one with tanh. jax's derivative of the latter has
+    # an error of 3.5e-6.
     root = math.sqrt(8 / math.pi)
 
     def run_formula(x):
@@ -119,26 +120,30 @@ def attention_by_formula(qkv, bias, ids, rate, causal):
   return jnp.einsum("bhqs,bshk->bqhk", weights, value)
 
 
-SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
+ATTENTION_SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
 DROPOUT_AND_CAUSAL = [(0.0, False), (0.2, True), (0.2, False)]
-# The first two shapes have one quick case each. The remaining cases are slow.
-CASES = [
+# The first two shapes have one quick case each. All other cases are slow.
+ATTENTION_CASES = [
   pytest.param(s, *r, marks=[] if i == j < 2 else [pytest.mark.slow])
-  for i, s in enumerate(SHAPES)
+  for i, s in enumerate(ATTENTION_SHAPES)
   for j, r in enumerate(DROPOUT_AND_CAUSAL)
 ]
 
 
-@pytest.mark.parametrize("shape,rate,causal", CASES)
+@pytest.mark.parametrize("shape,rate,causal", ATTENTION_CASES)
 def test_attention_of_packed_and_padded_rows_equals_the_formula(
   shape, rate, causal
 ):
-  b, length, h, k = shape
-  qkv, g, bias = random_arrays((b, length, h, 3, k), shape, (h, 3, k))
-  ids = np.ones((b, length), np.int32)
+  batch_size, length, num_heads, head_dim = shape
+  qkv, g, bias = random_arrays(
+    (batch_size, length, num_heads, 3, head_dim),
+    shape,
+    (num_heads, 3, head_dim),
+  )
+  ids = np.ones((batch_size, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
-  # This row is all padding; its outputs must be finite.
+  # Row 1 is all padding; its outputs must be finite.
   ids[1:2] = 0
 
   def run_kernel(qkv, bias):
@@ -150,29 +155,31 @@ def test_attention_of_packed_and_padded_rows_equals_the_formula(
   assert_same_function(run_kernel, run_formula, (qkv, bias), g)
 
 
-@pytest.mark.parametrize("queries", [16, 32])
+@pytest.mark.parametrize("queries_per_block", [16, 32])
 def test_one_kernel_computes_all_gradients_of_a_row_of_one_block(
-  monkeypatch, queries
+  monkeypatch, queries_per_block
 ):
-  monkeypatch.setattr(fused_attention, "ROW_TUNING", (queries, 32, 4, 1))
+  monkeypatch.setattr(
+    fused_attention, "ROW_TUNING", (queries_per_block, 32, 4, 1)
+  )
   plans = []
-  kernel = attention_kernels.row_kernel
+  original_kernel = attention_kernels.row_kernel
 
   def row_kernel(*refs, plan):
     plans.append(plan)
-    kernel(*refs, plan=plan)
+    original_kernel(*refs, plan=plan)
 
   monkeypatch.setattr(attention_kernels, "row_kernel", row_kernel)
   test_attention_of_packed_and_padded_rows_equals_the_formula(
-    (3, 24, 2, 24), 0.2, queries == 16
+    (3, 24, 2, 24), 0.2, queries_per_block == 16
   )
   assert {(plan.queries_per_block, plan.num_blocks) for plan in plans} == {
-    (queries, 1)
+    (queries_per_block, 1)
   }
 
 
 def tpu_attention_of(qkv, bias, ids, rate, causal):
-  """Runs the kernel for TPUs with the arguments of the formula."""
+  """Runs the kernel for TPUs; the arguments are those of the formula."""
   *batch_and_length, heads, _, _ = qkv.shape
   return tpu_attention.attention(
     *(qkv[..., i, :].reshape(*batch_and_length, -1) for i in range(3)),
@@ -186,8 +193,9 @@ def tpu_attention_of(qkv, bias, ids, rate, causal):
   ).reshape(*batch_and_length, heads, -1)
 
 
-# The second shape has two groups of two heads in one program. The third shape
-# has three blocks of queries. In the last shape two programs work on a row.
+# With the second shape, one program computes two groups of two heads. With the
+# third shape, there are three blocks of queries. With the last shape, two
+# programs compute a row.
 @pytest.mark.parametrize(
   "shape,rate,causal",
   [
@@ -198,9 +206,13 @@ def tpu_attention_of(qkv, bias, ids, rate, causal):
   ],
 )
 def test_attention_for_tpus_equals_the_formula(shape, rate, causal):
-  b, length, h, k = shape
-  qkv, g, bias = random_arrays((b, length, h, 3, k), shape, (h, 3, k))
-  ids = np.ones((b, length), np.int32)
+  batch_size, length, num_heads, head_dim = shape
+  qkv, g, bias = random_arrays(
+    (batch_size, length, num_heads, 3, head_dim),
+    shape,
+    (num_heads, 3, head_dim),
+  )
+  ids = np.ones((batch_size, length), np.int32)
   ids[0, length // 3 :] = 2
   ids[0, -3:] = 0
   ids[1:] = 0
@@ -221,7 +233,7 @@ def test_attention_for_tpus_refuses_long_rows():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_of_attention_for_tpus_keeps_the_same_elements(rate):
+def test_dropout_of_attention_for_tpus_keeps_the_elements_of_the_formula(rate):
   first_hashes = fused.first_hashes(SEED, 2)[:, None, None]
   indices = np.arange(64, dtype=np.uint32)[None, :, None]
   row = fused.row_hashes(first_hashes, indices)
@@ -235,7 +247,7 @@ def test_dropout_of_attention_for_tpus_keeps_the_same_elements(rate):
 
 
 @pytest.mark.parametrize(
-  "heads,head_dim,length,group,of_program",
+  "num_heads,head_dim,length,expected_group_size,expected_heads_per_program",
   [
     (12, 64, 128, 2, 12),
     (12, 64, 256, 2, 4),
@@ -250,17 +262,21 @@ def test_dropout_of_attention_for_tpus_keeps_the_same_elements(rate):
   ],
 )
 def test_programs_of_attention_for_tpus_read_whole_registers(
-  heads, head_dim, length, group, of_program
+  num_heads, head_dim, length, expected_group_size, expected_heads_per_program
 ):
-  assert tpu_attention.group_size(heads, head_dim) == group
-  num_heads = tpu_attention.heads_of_program(heads, head_dim, length)
-  assert num_heads == of_program
-  # Within a program, the heads have the same groups as on the device.
-  assert tpu_attention.group_size(num_heads, head_dim) == group
+  assert tpu_attention.group_size(num_heads, head_dim) == expected_group_size
+  heads_per_program = tpu_attention.heads_of_program(
+    num_heads, head_dim, length
+  )
+  assert heads_per_program == expected_heads_per_program
+  # The heads of one program form groups of the same size as all heads.
+  assert (
+    tpu_attention.group_size(heads_per_program, head_dim) == expected_group_size
+  )
 
 
-def test_gelu_of_kernels_is_the_exact_gelu():
-  """In float32, the kernels' formula has an error of about 2e-7 times x."""
+def test_gelu_of_kernels_and_its_derivative_equal_the_exact_gelu():
+  """In float32, the formula of the kernels has an error of about 2e-7 x."""
   x = np.linspace(-12, 12, 10_001)
   probability = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
   expected_derivative = probability + x * np.exp(-0.5 * x * x) / math.sqrt(
@@ -275,7 +291,7 @@ def test_gelu_of_kernels_is_the_exact_gelu():
   assert (np.abs(derivative - expected_derivative) < bound).all()
 
 
-def test_gelu_new_of_kernels_is_the_tanh_form():
+def test_gelu_new_of_kernels_and_its_derivative_equal_the_tanh_form():
   """The expected numbers are in double precision."""
   x = np.linspace(-30, 30, 10_001)
   u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
@@ -319,7 +335,7 @@ def run_all_kernels(x, y, qkv, mlp_inputs, sequence_ids):
 
 
 def compare_on_a_mesh():
-  """Compares gradients on a mesh of 2 x 2 x 2 devices and without a mesh."""
+  """Compares gradients on a mesh of 2 x 2 x 2 devices with those of no mesh."""
   from bert_jax.devices import sharding
 
   shapes = (8, 4, 32), (8, 4, 32), (8, 4, 2, 3, 16), (8, 4, 64)
@@ -357,7 +373,7 @@ def lowered_text(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_kernels_lower_for_a_gpu(dtype):
-  """The kernels pass all steps of the compiler that need no GPU."""
+  """The kernels pass those steps of the compiler that need no GPU."""
 
   def total(function):
     return lambda x, *rest: function(x, *rest).astype(jnp.float32).sum()

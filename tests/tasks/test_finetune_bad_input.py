@@ -1,4 +1,4 @@
-"""Commands of fine-tuning accept odd input, or refuse it in one sentence."""
+"""Tests that fine-tuning accepts odd input, or refuses it in one sentence."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from bert_jax.use import likelihood_tests, predict, text_inputs
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import open_model
 
-COLUMNS = dict(columns=" text = my text , label = my label")
+COLUMN_OPTIONS = dict(columns=" text = my text , label = my label")
 
 
 def read_contents(path, **options):
@@ -33,13 +33,16 @@ def read_contents(path, **options):
 @pytest.mark.parametrize(
   "options, message",
   [
-    (COLUMNS | dict(labels=["a", "b", "a"]), "--labels: 'a' is there twice"),
     (
-      COLUMNS | dict(labels=["a"]),
+      COLUMN_OPTIONS | dict(labels=["a", "b", "a"]),
+      "--labels: 'a' is there twice",
+    ),
+    (
+      COLUMN_OPTIONS | dict(labels=["a"]),
       "a task of kind classification needs two or more",
     ),
     (
-      COLUMNS | dict(kind="regression", labels=["1", "2"]),
+      COLUMN_OPTIONS | dict(kind="regression", labels=["1", "2"]),
       "labels of kind regression are numbers, without names",
     ),
     (dict(kind="tagging", labels=["O", "B-X", "Y"]), "--labels: tag 'Y' is"),
@@ -50,30 +53,33 @@ def test_impossible_labels_are_refused(options, message):
     task_inputs.find_task("mine", **options)
 
 
-def test_names_with_spaces_and_half_surrogates_are_read(tmp_path):
+def test_columns_and_labels_with_spaces_or_surrogates_are_read(tmp_path):
   path = tmp_path / "a.tsv"
   path.write_bytes(
     b"\xef\xbb\xbfmy text\tmy label\r\na\tnot spam \r\nb\tspam\r\n"
   )
-  contents = read_contents(path, **COLUMNS)
+  contents = read_contents(path, **COLUMN_OPTIONS)
   assert contents.task.labels == ("not spam", "spam")
-  assert [e["texts"] for e in contents.splits["train"]] == [["a"], ["b"]]
+  assert [example["texts"] for example in contents.splits["train"]] == [
+    ["a"],
+    ["b"],
+  ]
   line = '{"my text": "x \\ud83d", "my label": "\\uDC00"}\n'
   path = files.write_text(
     tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b")
   )
-  contents = read_contents(path, **COLUMNS)
+  contents = read_contents(path, **COLUMN_OPTIONS)
   assert contents.splits["train"][0]["texts"] == ["x \ufffd"]
   assert contents.task.labels == ("b", "\ufffd")
-  # A whole surrogate pair is one character.
+  # A pair of surrogates is one character.
   assert tables.parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
   lines = [{"my text": "a", "my label": ["b"]}]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   with pytest.raises(ValueError, match=r"b\.jsonl:1: label \['b'\] is neither"):
-    read_contents(path, **COLUMNS)
+    read_contents(path, **COLUMN_OPTIONS)
 
 
-def test_a_first_byte_order_mark_is_no_text(tmp_path):
+def test_a_byte_order_mark_at_the_start_is_left_out(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
   assert [*text_inputs.read_lines(str(path))] == ["a", "b\ufeff"]
@@ -94,8 +100,8 @@ def models_folder(tmp_path_factory):
   return path
 
 
-def run_command(verb, **values):
-  flags = values.items()
+def run_command(verb, **value_by_flag):
+  flags = value_by_flag.items()
   execute([verb, *(f"--{name.replace('_', '-')}={v}" for name, v in flags)])
 
 
@@ -128,7 +134,7 @@ def test_odd_lines_are_predicted(models_folder, tmp_path):
     (b"\xff", dict(input="-"), "error: stdin:1: the line is not UTF-8"),
   ],
 )
-def test_predict_says_what_is_wrong(
+def test_predict_refuses_bad_input_in_one_sentence(
   models_folder, tmp_path, monkeypatch, content, wrong_flags, message
 ):
   monkeypatch.chdir(tmp_path)
@@ -137,9 +143,9 @@ def test_predict_says_what_is_wrong(
   flags = dict(
     model=models_folder / "classification", input="in.jsonl", output="out"
   )
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as error:
     run_command("predict", **flags | wrong_flags)
-  assert message in str(e.value) and "\n" not in str(e.value)
+  assert message in str(error.value) and "\n" not in str(error.value)
   assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
   assert (tmp_path / "in.jsonl").read_bytes() == content
 
@@ -172,7 +178,7 @@ def test_no_answer_is_only_for_question_models(models_folder):
     )
 
 
-def test_evaluate_says_what_is_wrong(models_folder, tmp_path):
+def test_evaluate_refuses_bad_flags_in_one_sentence(models_folder, tmp_path):
   folder = tiny_tasks.write_task(tmp_path / "task")
   long_folder = str(tmp_path / "long")
   task = tiny_tasks.TASKS["classification"]
@@ -202,9 +208,9 @@ def test_evaluate_says_what_is_wrong(models_folder, tmp_path):
     ),
   ):
     wrong_flags = dict(output=tmp_path / "out") | wrong_flags
-    with pytest.raises(SystemExit) as e:
+    with pytest.raises(SystemExit) as error:
       run_command("evaluate", **flags | wrong_flags)
-    assert message in str(e.value) and "\n" not in str(e.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -217,7 +223,7 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
   folder = str(tmp_path / "task")
   inputs = [Input("train", path), Input("test", unlabelled_path)]
   prepare_task.prepare(
-    task_inputs.find_task("mine", **COLUMNS), inputs, vocab, folder
+    task_inputs.find_task("mine", **COLUMN_OPTIONS), inputs, vocab, folder
   )
   training_split = batches.open_task(2, 0, folder, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
@@ -230,9 +236,10 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   table = files.write_text(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
   vocab = files.write_text(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   folder = str(tmp_path / "task")
-  # Only in splits other than train and validation may labels be missing.
+  # In the last case a label is missing, which the splits train and validation
+  # do not allow.
   inputs = [Input("held", table)]
-  task = task_inputs.find_task("mine", "regression", **COLUMNS)
+  task = task_inputs.find_task("mine", "regression", **COLUMN_OPTIONS)
   prepare_task.prepare(task, inputs, vocab, folder)
   training_split = batches.open_task(
     2, 0, folder, train="held", validation="held"
@@ -245,11 +252,11 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
     ValueError, match=r"'held' has only the label 2.5 .*validation="
   ):
     batches.open_splits(training_split)
-  # A model that predicts nothing needs no metric.
+  # If no labels are predicted, no metric is needed.
   assert len(batches.open_splits(training_split, predicts_labels=False)) == 1
 
 
-def test_word_tables_grow_and_padding_is_left_out():
+def test_a_word_table_gets_rows_or_loses_padding():
   word_path = "encoder/embeddings/word/embedding"
   drawn_table = np.arange(12, dtype=np.float32).reshape(6, 2)
   tree = {"encoder": {"embeddings": {"word": {"embedding": None}}}}
@@ -264,7 +271,8 @@ def test_word_tables_grow_and_padding_is_left_out():
     )
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 
-  # GPT-1's three new ids keep their random rows.
+  # A table with too few rows, as for GPT-1's three new ids, keeps the drawn
+  # rows at the end.
   old_table = np.full((3, 2), -1.0, np.float32)
   np.testing.assert_array_equal(
     copy_table(old_table), [*old_table, *drawn_table[3:]]
@@ -287,10 +295,8 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("has_tokenizer_json", [False, True])
-def test_gaps_between_ids_are_filled_as_in_the_data(
-  tmp_path, has_tokenizer_json
-):
-  """Ids without a piece, as fairseq has them, become "madeupword" pieces."""
+def test_gaps_between_ids_are_filled_with_pieces(tmp_path, has_tokenizer_json):
+  """Ids without a piece, as in fairseq's files, get "madeupword" pieces."""
   path = tiny_models.write_model(tmp_path / "roberta", "roberta")
   vocab = tmp_path / "roberta" / "vocab.json"
   ids = json.loads(vocab.read_text("utf-8"))
@@ -305,7 +311,7 @@ def test_gaps_between_ids_are_filled_as_in_the_data(
   )
   folder = str(tmp_path / "task")
   task, inputs = (
-    task_inputs.find_task("mine", **COLUMNS),
+    task_inputs.find_task("mine", **COLUMN_OPTIONS),
     [Input("train", table)],
   )
   prepare_task.prepare(task, inputs, path, folder)

@@ -1,4 +1,4 @@
-"""Tests text as whole words: vocabulary, prepared folder, ELMo's windows."""
+"""Tests text as whole words: vocabularies, prepared folders, ELMo's rows."""
 
 import itertools
 import pathlib
@@ -33,7 +33,7 @@ def write_text(path):
 
 @pytest.fixture(scope="module")
 def prepared_folder(tmp_path_factory):
-  """Returns a prepared folder of the documents; words are split at spaces.
+  """Returns a prepared folder of `DOCUMENTS`, which are split at spaces.
 
   Its vocabulary has 12 pieces.
   """
@@ -60,10 +60,10 @@ def read_sentences(prepared_folder, split):
     encoding="utf-8"
   )
   spellings = [*opened.vocab, *other_words.split("\n")[:-1]]
-  word_lists = []
+  sentences = []
   for begin, end in itertools.pairwise(corpus.sentences):
-    word_lists.append([spellings[i] for i in corpus.tokens[begin:end]])
-  return word_lists, corpus
+    sentences.append([spellings[i] for i in corpus.tokens[begin:end]])
+  return sentences, corpus
 
 
 def split_words(vocabulary, text):
@@ -71,26 +71,34 @@ def split_words(vocabulary, text):
   return [word for word, _ in pairs]
 
 
-def test_text_is_split_by_the_rules():
-  by_words = words.build(VOCABULARY)
+def test_text_is_split_by_the_rules_of_the_vocabulary():
+  vocabulary_of_words = words.build(VOCABULARY)
   text = "The cat's naïve e\u0301t 1,000.5 U.S. (x-ray) don't--stop _a_ …"
   expected = (
     "The cat's naïve e\u0301t 1,000.5 U.S . ( x-ray ) don't - - stop _a_ …"
   )
-  assert " ".join(split_words(by_words, text)) == expected
-  by_spaces = words.build(VOCABULARY, rules="spaces")
-  assert split_words(by_spaces, text) == text.split()
-  ids = by_words.encode_batch(["the mat.", "No <S> </S> on"])
+  assert " ".join(split_words(vocabulary_of_words, text)) == expected
+  vocabulary_of_spaces = words.build(VOCABULARY, rules="spaces")
+  assert split_words(vocabulary_of_spaces, text) == text.split()
+  ids = vocabulary_of_words.encode_batch(["the mat.", "No <S> </S> on"])
   assert ids[0] == [VOCABULARY.index(word) for word in ("the", "mat", ".")]
   # A text cannot contain special words.
   unk = words.UNKNOWN_ID
-  assert by_spaces.encode_batch(["<S> on </S> <UNK>"])[0] == [unk, 7, unk, unk]
-  assert by_words.find_word_starts(ids[0]).all() and by_words.vocab_size == 12
+  assert vocabulary_of_spaces.encode_batch(["<S> on </S> <UNK>"])[0] == [
+    unk,
+    7,
+    unk,
+    unk,
+  ]
+  assert (
+    vocabulary_of_words.find_word_starts(ids[0]).all()
+    and vocabulary_of_words.vocab_size == 12
+  )
   with pytest.raises(ValueError, match="rules 'letters'"):
     words.build(VOCABULARY, rules="letters")
 
 
-def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
+def test_a_trained_vocabulary_has_the_words_that_occur_twice(tmp_path, capsys):
   text = write_text(tmp_path / "t.txt")
   output = tmp_path / "w.txt"
   pieces = train_vocab.train_vocab(
@@ -117,15 +125,15 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
     train_vocab.train_vocab(text, 100, str(output) + "2", rules="spaces")
 
 
-def test_the_folder_has_every_word(prepared_folder):
-  """Words that are not in the vocabulary keep their letters."""
+def test_the_folder_keeps_words_that_the_vocabulary_lacks(prepared_folder):
+  """The sentences that are read from the folder equal the input."""
   opened = reader.open_prepared(prepared_folder)
   assert opened.vocab == VOCABULARY and opened.vocab_size == 12
   all_sentences = []
   for split in reader.SPLITS:
-    word_lists, corpus = read_sentences(prepared_folder, split)
-    assert all(s[0] == "<S>" and s[-1] == "</S>" for s in word_lists)
-    all_sentences += [" ".join(s[1:-1]) for s in word_lists]
+    sentences, corpus = read_sentences(prepared_folder, split)
+    assert all(s[0] == "<S>" and s[-1] == "</S>" for s in sentences)
+    all_sentences += [" ".join(s[1:-1]) for s in sentences]
     assert corpus.spellings is not None
   input_sentences = [s for document in DOCUMENTS for s in document]
   assert sorted(all_sentences) == sorted(input_sentences)
@@ -138,7 +146,7 @@ def test_the_folder_has_every_word(prepared_folder):
   counts[2] = sum(word not in VOCABULARY for word in flat_words) + num_literal
   assert opened.unigrams.tolist() == counts
   assert opened.special == SpecialIds(None, 2, 0, 1, None)
-  # A run gets the vocabulary, but not the words that are not in it.
+  # The files for a run leave out the words that the vocabulary lacks.
   assert sorted(opened.tokenizer_files()) == [
     "pieces.json",
     "tokenizer_config.json",
@@ -149,11 +157,11 @@ def test_the_folder_has_every_word(prepared_folder):
 
 
 class Word(NamedTuple):
-  """Describes a word of a split's text, as ELMo reads and predicts it.
+  """Describes how ELMo reads and predicts a word of a text.
 
   Attributes:
-    chars: the 50 ids of its characters.
-    target: the id that is predicted for it.
+    chars: the ids of the word's characters, padded to 50.
+    target: the id that ELMo predicts for the word.
     begins_sentence: True for the first word of a sentence.
     ends_sentence: True for the last word of a sentence.
   """
@@ -165,10 +173,10 @@ class Word(NamedTuple):
 
 
 def read_words(prepared_folder, split):
-  """Returns all words of a split, with the begins and ends of sentences."""
-  word_lists, _ = read_sentences(prepared_folder, split)
+  """Returns all words of a split, with <S> and </S> of each sentence."""
+  sentences, _ = read_sentences(prepared_folder, split)
   all_words = []
-  for sentence in word_lists:
+  for sentence in sentences:
     last_index = len(sentence) - 1
     for i, word in enumerate(sentence):
       is_special = i in (0, last_index)
@@ -183,7 +191,7 @@ def read_words(prepared_folder, split):
 
 
 def test_windows_have_the_words_and_their_neighbours(prepared_folder):
-  """A row has words in the order of the text, and an epoch has all words."""
+  """A row is a stretch of the text, and an epoch has all words."""
   data = loader.open_data(prepared_folder, "elmo", seed=3, length=LENGTH)
   text = read_words(prepared_folder, "train")
   num_words = 0
@@ -228,17 +236,17 @@ def test_windows_have_the_words_and_their_neighbours(prepared_folder):
 
 
 def test_streams_continue_from_batch_to_batch(prepared_folder):
-  """Row i of each batch continues part i of the text.
+  """Row i of each batch continues where row i of the batch before it ended.
 
-  The forward words start at the beginning of the part, and the backward words
-  at its end, as published.
+  Each row reads its own part of the text. The forward words start at the
+  beginning of the part, and the backward words at its end, as published.
   """
   num_rows = 3
   data = loader.open_data(
     prepared_folder, "elmo", length=LENGTH, streams=num_rows
   )
   text = read_words(prepared_folder, "train")
-  # Pairs of neighbours in a sentence.
+  # A link is a pair of neighbouring words of one sentence.
   links = [
     (word, next_word)
     for word, next_word in itertools.pairwise(text)
@@ -259,15 +267,15 @@ def test_streams_continue_from_batch_to_batch(prepared_folder):
     backward_chars = np.concatenate(
       [b["back_char_ids"][row] for b in batches[::-1]]
     )
-    num_row_links = num_windows * LENGTH
+    num_links_per_row = num_windows * LENGTH
     begins = [
       begin
-      for begin in range(len(links) - num_row_links + 1)
-      if [word.chars for word, _ in links[begin : begin + num_row_links]]
+      for begin in range(len(links) - num_links_per_row + 1)
+      if [word.chars for word, _ in links[begin : begin + num_links_per_row]]
       == forward_chars
     ]
-    (begin,) = [b for b in begins if b // num_row_links == row]
-    row_links = links[begin : begin + num_row_links]
+    (begin,) = [b for b in begins if b // num_links_per_row == row]
+    row_links = links[begin : begin + num_links_per_row]
     assert [next_word.target for _, next_word in row_links] == next_ids.tolist()
     assert [word.target for word, _ in row_links] == previous_ids.tolist()
     assert [
@@ -279,10 +287,10 @@ def test_streams_continue_from_batch_to_batch(prepared_folder):
   assert not (batches[0]["char_ids"] == end_chars).all(-1).any()
 
 
-@pytest.mark.parametrize("streams", [0, 4])
-def test_rows_depend_only_on_their_number(prepared_folder, streams):
-  """The rows do not depend on hosts, steps or restarts."""
-  options = dict(seed=1, length=LENGTH, streams=streams)
+@pytest.mark.parametrize("num_streams", [0, 4])
+def test_rows_depend_only_on_their_number(prepared_folder, num_streams):
+  """A row is the same on every host, in every batch and after a restart."""
+  options = dict(seed=1, length=LENGTH, streams=num_streams)
   expected = loader.open_data(prepared_folder, "elmo", **options).read(0, 48)
   batches = [
     loader.open_data(prepared_folder, "elmo", **options).read(first, 2)
@@ -298,13 +306,13 @@ def test_rows_depend_only_on_their_number(prepared_folder, streams):
     batch = next(batches).batch
   np.testing.assert_array_equal(batch["next_ids"], expected["next_ids"][10:12])
   heldout = loader.open_heldout(
-    prepared_folder, "elmo", length=LENGTH, streams=streams
+    prepared_folder, "elmo", length=LENGTH, streams=num_streams
   )
   batch = heldout.read(0, len(heldout) + 2)
   assert not batch["next_weights"][-2:].any()
 
 
-def test_words_in_another_order_are_refused(tmp_path):
+def test_special_words_in_the_wrong_order_are_refused(tmp_path):
   path = tmp_path / "words.txt"
   path.write_text("</S>\n<S>\n<UNK>\nthe\n")
   with pytest.raises(ValueError, match="begins with <S>, </S>, <UNK>; put"):

@@ -1,4 +1,4 @@
-"""Compares the numbers in configs/ with a second list of published numbers."""
+"""Compares the configs with a list of published values."""
 
 import pathlib
 
@@ -17,10 +17,11 @@ from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
-# Config -> the published layers, width, attention heads and millions of
-# parameters. The millions of the miniatures include both pre-training heads,
-# and are rounded to a tenth (Turc et al. 2019, table 1). Those of base and
-# large are rounded to tens (Devlin et al. 2019, section 3).
+# Config -> the published numbers of layers, of units, of attention heads and of
+# millions of parameters. Those of tiny to medium include both pre-training
+# heads, and are rounded to a tenth of a million (Turc et al. 2019, table 1).
+# Those of base and large are rounded to ten millions (Devlin et al. 2019,
+# section 3).
 BERT_SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
@@ -31,8 +32,8 @@ BERT_SIZES = {
   "bert:large_wwm": (24, 1024, 16, 340),
 }
 
-# Devlin et al. 2019, A.2; README, create_pretraining_data.py, modeling.py and
-# optimization.py of google-research/bert.
+# The sources are Devlin et al. 2019, A.2, and README, modeling.py,
+# create_pretraining_data.py and optimization.py of google-research/bert.
 BERT_VALUES = {
   "total_steps": 1_000_000,
   "batch_size": 256,
@@ -69,7 +70,8 @@ def test_every_bert_config_is_in_the_table():
   assert names == set(BERT_SIZES)
 
 
-# In the dicts below, `warmup_steps` is schedule.warmup times `total_steps`.
+# In the dicts below, each with its sources above it, `warmup_steps` is
+# schedule.warmup times `total_steps`.
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 # Liu et al. 2019, Table 9; fairseq config/pretraining/base.yaml.
@@ -210,12 +212,12 @@ TINYBERT_VALUES = DROPOUT | {
 
 
 def electra_values(
-  batch_size, length, predictions, mask_rate, peak, total_steps
+  batch_size, length, max_predictions, mask_rate, peak, total_steps
 ):
   return ELECTRA_VALUES | {
     "batch_size": batch_size,
     "data.length": length,
-    "data.max_predictions": predictions,
+    "data.max_predictions": max_predictions,
     "data.mask_rate": mask_rate,
     "schedule.peak": peak,
     "total_steps": total_steps,
@@ -259,8 +261,8 @@ PUBLISHED_VALUES = {
     "schedule.peak": 2.5e-4,
   },
 }
-# Config -> layers, width, pieces, positions and segments of its encoder, if the
-# encoder does not project its embeddings.
+# Config -> the encoder's numbers of layers, units, pieces, positions and
+# segments. The encoders that project their embeddings are left out.
 ENCODER_SIZES = {
   "roberta:base": (12, 768, 50265, 514, 1),
   "roberta:large": (24, 1024, 50265, 514, 1),
@@ -297,7 +299,7 @@ SMALL_CONFIGS = sorted(
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED_VALUES, *SMALL_CONFIGS])
-def test_builder_and_objective_of_a_config_fit(name):
+def test_the_builder_gives_what_the_objective_needs(name):
   """The rows of the builder have every key that the objective needs."""
   config = topologies.with_published_vocabulary(
     config_lib.parse(load_config(name))
@@ -317,7 +319,7 @@ def test_builder_and_objective_of_a_config_fit(name):
 def count_parameters(
   name, num_layers, width, vocab_size, num_positions, num_segments
 ):
-  """Returns the number of parameters, including those of the heads."""
+  """Returns a model's number of parameters, with those of its heads."""
   norm = 2 * width
   attention = 4 * (width * width + width) + norm
   mlp = width * 4 * width + 4 * width + 4 * width * width + width + norm
@@ -353,25 +355,25 @@ def test_bert_configs_have_the_published_values(name):
     900_000,
     1_000_000,
   )
-  for phase, length, predictions in (
+  for phase, length, max_predictions in (
     (first_phase, 128, 20),
     (second_phase, 512, 80),
   ):
     assert phase.batch_size == 256
     assert phase.data_options["length"] == length
-    assert phase.data_options["max_predictions"] == predictions
+    assert phase.data_options["max_predictions"] == max_predictions
 
 
 @pytest.mark.parametrize("name", BERT_SIZES)
-def test_parameters_are_as_many_as_published(name):
-  """Counts parameters by their shapes, with a vocabulary of 30,522 pieces."""
-  layers, hidden, heads, millions = BERT_SIZES[name]
+def test_bert_configs_have_the_published_numbers_of_parameters(name):
+  """The vocabulary has 30,522 pieces, as in the published models."""
+  num_layers, hidden, num_heads, num_millions = BERT_SIZES[name]
   config = load_config(name)
   encoder = bert.build(config["model"]["variant"])
   assert (encoder.num_layers, encoder.hidden, encoder.heads) == (
-    layers,
+    num_layers,
     hidden,
-    heads,
+    num_heads,
   )
 
   vocab_size = 30_522
@@ -394,9 +396,9 @@ def test_parameters_are_as_many_as_published(name):
   pair_head = hidden * hidden + hidden + 2 * hidden + 2
   assert (
     num_parameters
-    == tables + layers * (attention + mlp) + masked_head + pair_head
+    == tables + num_layers * (attention + mlp) + masked_head + pair_head
   )
-  if millions < 100:
-    assert round(num_parameters / 1e6, 1) == millions
+  if num_millions < 100:
+    assert round(num_parameters / 1e6, 1) == num_millions
   else:
-    assert round(num_parameters / 1e6, -1) == millions
+    assert round(num_parameters / 1e6, -1) == num_millions

@@ -78,11 +78,11 @@ def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
   """The rows have unequal numbers of targets, and one row has no target."""
   batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
   result_of_batch = accumulated_gradients(objective, params, batch)
-  result_of_parts = accumulated_gradients(
+  result_of_micro_batches = accumulated_gradients(
     objective, params, batch, micro_batches
   )
-  assert_close(result_of_batch[0], result_of_parts[0], 1e-6)
-  assert_close(result_of_batch[1], result_of_parts[1], 1e-6)
+  assert_close(result_of_batch[0], result_of_micro_batches[0], 1e-6)
+  assert_close(result_of_batch[1], result_of_micro_batches[1], 1e-6)
 
 
 def toy_objective():
@@ -103,8 +103,8 @@ def toy_objective():
   "sums, counts, mean",
   [((11.0, 303.0), (11.0, 101.0), 2.803571), ((2.0, 12.0), (2.0, 3.0), 2.8)],
 )
-def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
-  """The mean of the micro-batches' means is 2.0 or 2.5, which is wrong."""
+def test_tokens_have_the_same_weight_in_every_micro_batch(sums, counts, mean):
+  """A mean of the means of the two micro-batches would be 2.0 or 2.5."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
   grads, means, _ = accumulated_gradients(
     toy_objective(), {"kernel": jnp.ones(())}, batch, 2
@@ -122,17 +122,17 @@ def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
 
 
 def test_row_without_targets_adds_nothing(objective, params):
-  """A row without targets, with pair weight 0, changes no mean or gradient."""
+  """A row whose weights are all 0 changes no mean and no gradient."""
   batch = make_batch([0, 5])
   batch["pair_weights"][0] = 0.0
-  with_row = accumulated_gradients(objective, params, batch)
-  without_row = accumulated_gradients(
+  sums_with_row = accumulated_gradients(objective, params, batch)
+  sums_without_row = accumulated_gradients(
     objective, params, {k: v[1:] for k, v in batch.items()}
   )
-  assert_close(with_row[:2], without_row[:2], 1e-6)
+  assert_close(sums_with_row[:2], sums_without_row[:2], 1e-6)
 
 
-def test_optimizer_steps_count_not_micro_steps():
+def test_the_schedule_counts_steps_not_micro_batches():
   """3 steps of 4 micro-batches use only the 3 rates 0, 0.1 and 0.2."""
   schedule = optim.build_schedule(11, "linear", 1.0, 10 / 11)
   optimizer = optim.build_optimizer(
@@ -156,7 +156,7 @@ def test_optimizer_steps_count_not_micro_steps():
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_padding_is_a_share_of_all_positions(micro_batches):
-  """The padding is the share of the whole batch, also with micro-batches."""
+  """The metric `padding` is the share of the padding in the whole batch."""
   schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
@@ -177,7 +177,10 @@ def test_padding_is_a_share_of_all_positions(micro_batches):
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
-  """The mean over steps is in metrics.jsonl, the output and TensorBoard."""
+  """The mean over the steps is logged to all three outputs.
+
+  They are metrics.jsonl, the printed lines and TensorBoard.
+  """
   step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   step_sums.add(1, row | {"padding": 0.125})
@@ -225,7 +228,7 @@ def test_cross_entropy_of_simple_logits():
 
 
 class HeldoutRows:
-  """Holds the rows of a batch as held-out rows; rows after them are zeros."""
+  """Holds the rows of a batch as held-out rows; all later rows are zeros."""
 
   def __init__(self, batch):
     self._batch = batch
@@ -243,8 +246,10 @@ class HeldoutRows:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 7, 10, 16])
-def test_evaluation_counts_every_row_once(objective, params, batch_size):
-  """Every batch size gives the same means, even if the last batch is short."""
+def test_the_means_of_an_evaluation_do_not_depend_on_the_batch_size(
+  objective, params, batch_size
+):
+  """This holds even if the last batch is incomplete."""
   batch = make_batch([4, 1, 2, 0, 3, 5, 1, 1, 2, 4])
   state = TrainState(jnp.int32(0), params, {}, {})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
@@ -267,7 +272,7 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
   )
 
 
-def test_unigram_baseline_by_hand():
+def test_the_unigram_baseline_equals_its_formula():
   # After one is added to each count, the shares are 1/6, 2/6 and 3/6.
   counts = np.array([0, 1, 2])
   batch = {
@@ -312,7 +317,7 @@ def test_step_sums_names_the_step_of_a_loss_that_is_not_finite():
     step_sums.value_to_save()
 
 
-def test_step_sums_survives_a_restart():
+def test_step_sums_continue_after_a_restart():
   metrics = [
     {"loss": x, "grad_norm": 1.0, "learning_rate": x / 10, "tokens": 5.0}
     for x in (1.0, 2.0, 6.0)
@@ -328,7 +333,10 @@ def test_step_sums_survives_a_restart():
 
 
 def test_every_axis_of_the_state_has_a_rule():
-  """Every axis has a rule, and every rule is for a parameter or activation."""
+  """Every axis of a parameter has a rule for sharding.
+
+  The other rules are for axes of activations, and for ALBERT's groups.
+  """
   objective = objectives.build("mlm", MODEL, {})
   boxed_params = jax.eval_shape(
     objective.init, jax.random.key(0), make_batch([1, 1])
@@ -339,7 +347,6 @@ def test_every_axis_of_the_state_has_a_rule():
   parameter_axes = {axis for spec in specs for axis in spec if axis}
   axes_with_rules = {axis for axis, _ in sharding.AXIS_RULES}
   assert parameter_axes <= axes_with_rules
-  # Only activations have three of these axes, and only ALBERT has groups.
   assert axes_with_rules - parameter_axes == {
     "batch",
     "length",
@@ -355,7 +362,7 @@ def test_every_axis_of_the_state_has_a_rule():
   assert int(state.step) == 0
 
 
-def test_only_a_few_steps_are_queued():
+def test_a_step_is_added_after_all_earlier_steps_are_done():
   computed_steps = []
 
   def slow_loss(number):

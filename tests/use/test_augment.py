@@ -1,4 +1,4 @@
-"""Compares augmentation with its published rules, and tests the command."""
+"""Compares augmentation with a second program, and tests the command."""
 
 import itertools
 import random
@@ -22,13 +22,14 @@ from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
-# "cats" has two pieces, "ox" is unknown, and "it" is a stop word.
+# Of these words, "cats" has two pieces, "ox" is unknown, and "it" is a stop
+# word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
 OPTIONS = augmentation.Options(
   num_samples=6, threshold=0.5, num_candidates=4, seed=3
 )
-# By cosine, "dogs" is nearest to "cats".
-VECTORS = """cats 1 0 0
+# A file of word vectors. By cosine, "dogs" is nearest to "cats".
+VECTORS_TEXT = """cats 1 0 0
 Cats 0 0 1
 dogs 3 0.3 0
 birds 0 0 -2
@@ -44,7 +45,7 @@ def input_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("augment")
   tiny_tasks.write_model(path / "model")
   tiny_tasks.write_fine_tuned(path / "tuned", "classification")
-  (path / "vectors.txt").write_text(VECTORS)
+  (path / "vectors.txt").write_text(VECTORS_TEXT)
   rng = random.Random(0)
   lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 7))) for _ in range(9)]
   rows = [f"{text} \t{i % 2}\n" for i, text in enumerate([*lines, lines[0]])]
@@ -60,7 +61,7 @@ def predictor(input_folder):
 
 @pytest.fixture(scope="module")
 def find_likeliest_words(input_folder):
-  """Returns a function that runs the Flax module to find the likeliest words.
+  """Returns a function that finds the words that the module thinks likeliest.
 
   Its arguments are the ids of a text, the index of the masked token, and the
   number of candidates.
@@ -133,12 +134,12 @@ def expected_variants(text, line_number, find_likeliest_words, near_words):
   return sentences
 
 
-@pytest.mark.parametrize("with_vectors", [False, True])
+@pytest.mark.parametrize("has_vectors", [False, True])
 def test_variants_follow_the_published_rules(
-  input_folder, predictor, find_likeliest_words, with_vectors
+  input_folder, predictor, find_likeliest_words, has_vectors
 ):
   vectors, near_words = None, {}
-  if with_vectors:
+  if has_vectors:
     vectors = word_vectors.read(str(input_folder / "vectors.txt"))
     near_words = {"cats": ["dogs", "of two", "Cats", "birds"]}
   rows = (input_folder / "train.tsv").read_text().splitlines()[1:]
@@ -153,7 +154,7 @@ def test_variants_follow_the_published_rules(
     )
   ]
   assert variants == expected and len(variants) > 40
-  # The first and the last line have the same text, but different random draws.
+  # The first line and the last line have the same text, but different variants.
   first_variants = [e.texts[0] for e in variants if e.label == "0"][1:4]
   assert first_variants != [e.texts[0] for e in variants][-3:]
 
@@ -169,7 +170,7 @@ def test_a_variant_of_a_pair_changes_one_text(predictor):
   assert {e.texts[1] for e in variants} > {pair}
 
 
-def test_stop_words_and_other_characters_never_change():
+def test_only_words_of_letters_that_are_no_stop_words_are_replaced():
   for word in ("it", "The", "don", "s", "3d", "café", "?", ""):
     assert not augmentation.is_replaceable(word), word
   for word in ("film", "What", "who", "USA"):
@@ -178,7 +179,7 @@ def test_stop_words_and_other_characters_never_change():
 
 
 def test_only_words_within_the_row_may_change(predictor):
-  """A word beyond the row's end has only itself as a candidate."""
+  """A word that lies beyond the row's end is its own only candidate."""
   length = predictor.max_length
   words = ["cat"] * (length + 5)
   (text,) = augmentation.split_into_words(
@@ -194,11 +195,11 @@ def test_only_words_within_the_row_may_change(predictor):
   assert rows.ids[positions[0]] == 4 and positions == [length - 1]
 
 
-def test_words_are_nearest_by_cosine(input_folder):
+def test_the_nearest_words_are_those_with_the_largest_cosine(input_folder):
   vectors = word_vectors.read(str(input_folder / "vectors.txt"))
   # If a word has two lines, the first one is used.
   assert vectors.nearest("cats", 2) == ["dogs", "of two"]
-  # Each word that is near to "Cats" gets a capital.
+  # The words that are near to "Cats" are returned with a capital.
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []
   assert len(vectors.nearest("cats", 99)) == 5
@@ -225,7 +226,7 @@ def parse_command(input_folder, **flags):
   )
 
 
-def test_the_output_is_a_file_of_the_task(input_folder, capsys):
+def test_the_output_can_be_read_as_the_tasks_file(input_folder, capsys):
   augment.run(parse_command(input_folder, vectors=input_folder / "vectors.txt"))
   first_output = (input_folder / "out.tsv").read_bytes()
   augment.run(parse_command(input_folder, vectors=input_folder / "vectors.txt"))
@@ -255,7 +256,7 @@ def test_the_output_is_a_file_of_the_task(input_folder, capsys):
 
 
 @pytest.mark.parametrize("task", glue.TEXT_COLUMNS)
-def test_every_task_reads_its_output_columns(tmp_path, task):
+def test_every_task_reads_a_file_with_its_output_columns(tmp_path, task):
   task_format, columns = augment_task.task_and_columns(task, None, None)
   label = (task_format.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(columns) - 1)]

@@ -1,4 +1,4 @@
-"""Tests that exported files predict as the model, and that damage is found."""
+"""Tests that an exported file predicts as its model, and errors for damage."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def write_lines(path, lines):
 
 
 def split_floats(tree):
-  """Returns the floats of a prediction, and the prediction without them."""
+  """Returns the floats of a prediction, and the prediction without floats."""
   if isinstance(tree, float):
     return [tree], None
   if isinstance(tree, (dict, list, tuple)):
@@ -102,9 +102,9 @@ def predict(model, kind, lines):
 
 
 def assert_close(predictions, expected):
-  floats, rest = split_floats(predictions)
-  expected_floats, expected_rest = split_floats(expected)
-  assert rest == expected_rest
+  floats, other_values = split_floats(predictions)
+  expected_floats, expected_other_values = split_floats(expected)
+  assert other_values == expected_other_values
   assert floats == pytest.approx(expected_floats, abs=1e-6)
 
 
@@ -113,8 +113,8 @@ def test_the_file_predicts_what_the_live_model_does(
   kind, model_folders, tmp_path
 ):
   path = str(tmp_path / "model.bin")
-  # Each length compiles two programs, so only one kind has two lengths. The
-  # other kinds pad all rows to 32 tokens.
+  # Each length compiles two programs, so only classification has two lengths.
+  # The other kinds pad all rows to 32 tokens.
   lengths = (16, 32) if kind == "classification" else (32,)
   export.save(path, loading.open_model(model_folders[kind]), lengths, ("cpu",))
   exported_predictor = export.load(path, batch_size=2)
@@ -167,7 +167,9 @@ def assert_valid_predictions(kind, predictions):
       assert np.isfinite(prediction["score"])
 
 
-def test_commands_need_nothing_but_the_file(model_folders, tmp_path, capsys):
+def test_run_exported_needs_only_the_exported_file(
+  model_folders, tmp_path, capsys
+):
   path = str(tmp_path / "model.bin")
   arguments = ["--model", model_folders["classification"], "--output", path]
   execute(["export", *arguments, "--lengths", "32,512"])
@@ -208,7 +210,9 @@ def exported_path(model_folders, tmp_path_factory):
 
 
 @pytest.mark.parametrize("begin", [0, -1500])
-def test_a_flipped_bit_gets_a_sentence(exported_path, tmp_path, begin):
+def test_a_flipped_bit_is_named_or_changes_no_parameter(
+  exported_path, tmp_path, begin
+):
   """Flips one bit near the beginning, or near the table of contents."""
   content, rng = pathlib.Path(exported_path).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
@@ -232,19 +236,19 @@ def test_a_flipped_bit_gets_a_sentence(exported_path, tmp_path, begin):
 
 
 # Offset in an entry of the table of contents -> (bits to set, message).
-DAMAGED_ENTRIES = {
+DAMAGE_BY_OFFSET = {
   6: (255, "zip file version"),
   8: (1, "encrypted"),
   10: (255, "compression method"),
 }
 
 
-@pytest.mark.parametrize("offset", DAMAGED_ENTRIES)
+@pytest.mark.parametrize("offset", DAMAGE_BY_OFFSET)
 def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   with zipfile.ZipFile(exported_path) as f:
     table_start = f.start_dir
-  bits, reason = DAMAGED_ENTRIES[offset]
+  bits, reason = DAMAGE_BY_OFFSET[offset]
   content[table_start + offset] |= bits
   path = tmp_path / "a.bin"
   path.write_bytes(content)
@@ -262,23 +266,26 @@ def test_a_renamed_parameter_is_reported_as_missing(exported_path, tmp_path):
     names = [name for name in f.namelist() if name.startswith("params/")]
   path = tmp_path / "a.bin"
   for name in (names[0], names[-1]):
-    renamed = f"q{name[1:]}".encode()
-    path.write_bytes(content.replace(name.encode(), renamed))
+    new_name = f"q{name[1:]}".encode()
+    path.write_bytes(content.replace(name.encode(), new_name))
     missing_name = name.removesuffix(".npy")
     with pytest.raises(ValueError, match=f"damaged \\('{missing_name}'\\)"):
       export.load(str(path))
-  # Files of earlier versions have no list of arrays, and can still be loaded.
+  # The files of earlier versions have no list of arrays, and can be loaded.
   path = write_changed_copy(tmp_path / "old.bin", exported_path, arrays=None)
   assert len(export.load(path).params) == len(names)
 
 
-def write_changed_copy(path, old, **changes):
-  """Writes a copy of a file with changes in its meta.json.
+def write_changed_copy(path, old_path, **changes):
+  """Writes a copy of an exported file, with changes in its meta.json.
 
-  The value None deletes its key. The key `program` replaces the content of the
-  file program_16.
+  A value of None deletes its key. The value of `program` is also written as the
+  content of program_16.
   """
-  with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
+  with (
+    zipfile.ZipFile(old_path) as source,
+    zipfile.ZipFile(path, "w") as target,
+  ):
     for name in source.namelist():
       content = source.read(name)
       if name == "meta.json":
@@ -341,7 +348,9 @@ def assert_command_error(expected, verb, *arguments):
   assert "\n" not in str(exit_info.value)
 
 
-def test_what_cannot_be_exported_is_refused(model_folders, tmp_path):
+def test_models_and_flags_that_cannot_be_exported_are_refused(
+  model_folders, tmp_path
+):
   encoder_path = tiny_models.write_model(tmp_path / "bare", "bert")
   output = str(tmp_path / "out")
   for expected, *arguments in (

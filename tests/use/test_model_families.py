@@ -1,7 +1,7 @@
 """Compares every method of every family with transformers.
 
-Each model is opened from a converted folder, from the folder of a run, and
-from the folder of transformers that `save` writes.
+Each model is opened from a converted folder, from a run's folder, and from the
+two folders that `save` writes.
 """
 
 import json
@@ -26,13 +26,14 @@ pytestmark = [
 
 TEXT, OTHER_TEXT = "the cat sat on a mat", "b c"
 FAMILIES = tiny_families.FAMILY_NAMES
-# Sizes that transformers and the two towers of ELECTRA need.
+# Sizes that transformers' GPT needs, and the sizes of ELECTRA's two towers.
 SIZES = {"gpt": {"mlp": 64}, "electra": {"mlp": 64, "generator_hidden": 8}}
-# transformers' pooling, if its dropout differs from a fine-tuned run's.
+# (Family, task) -> the pooling of transformers, if it differs from that of a
+# fine-tuned run.
 POOLINGS = {
   ("roberta", "multiple_choice"): heads.Pooling("tanh", False, False, 0.0),
 }
-# Task -> options of its model, the name of transformers' class, an input.
+# Task -> (options of the model, the name of transformers' class, an input).
 TASKS = {
   "sequence_classification": (
     dict(head={"num_labels": 3}, labels=["x", "y", "z"]),
@@ -54,7 +55,10 @@ TASKS = {
 
 
 def load_copies(path, folder):
-  """Yields one model from a converted folder, a run and its saved folders."""
+  """Yields one model, opened from a converted folder and from its copies.
+
+  The copies are a run's folder and the folders that `save` writes.
+  """
   model = bert_jax.load(folder)
   yield model
   yield bert_jax.load(tiny_models.write_run(path / "run", folder))
@@ -167,7 +171,7 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
 
 
 @pytest.mark.parametrize("tower", TOWERS)
-def test_one_tower_of_electra_gives_what_both_give(tower, tmp_path):
+def test_a_model_of_one_tower_gives_the_results_of_both_towers(tower, tmp_path):
   folder = tiny_models.write_model(
     tmp_path / "m", "electra", "pretraining", **SIZES["electra"]
   )
@@ -191,7 +195,7 @@ def families_with_tasks():
 
 
 def ids_and_segments(model, texts):
-  """Returns ids and segments of texts, as the model's classifier reads them."""
+  """Returns the ids and segments of a text, or of a pair, for a classifier."""
   layout = layouts.layout_of(model.vocabulary)
   first, *second = model.vocabulary.encode_batch(texts)
   ids = [*layout.begin, *first]
@@ -204,7 +208,7 @@ def ids_and_segments(model, texts):
   return ids, segments
 
 
-# (family, task) whose model no class of transformers can hold.
+# The pairs (family, task) for whose model transformers has no class.
 MISSING_CLASSES = {
   ("gpt", "sequence_classification"),
   ("gpt", "multiple_choice"),
@@ -219,7 +223,7 @@ MISSING_CLASSES = {
 def test_fine_tuned_models_agree_with_transformers(
   family, task, tmp_path, capsys
 ):
-  options, name, inputs = TASKS[task]
+  options, class_name, inputs = TASKS[task]
   if task == "sequence_classification":
     options = options | {"problem": "classification"}
   options = options | SIZES.get(family, {})
@@ -259,7 +263,7 @@ def test_fine_tuned_models_agree_with_transformers(
   assert_same_results(printed, prediction)
   if (family, task) in MISSING_CLASSES:
     return
-  module = open_torch_model(tmp_path / "hf", name)
+  module = open_torch_model(tmp_path / "hf", class_name)
   if task == "sequence_classification":
     ids, _ = ids_and_segments(model, [TEXT])
     module.config.pad_token_id = 0

@@ -1,4 +1,4 @@
-"""Tests that each input gets one prediction, for any batch size and windows."""
+"""Tests that each input gets one prediction, for all kinds of tasks."""
 
 import functools
 import json
@@ -54,7 +54,7 @@ def are_close(a, b):
 
 @functools.cache
 def logits_function(path):
-  """Returns a function from a batch to logits, which calls the module."""
+  """Returns a function that calls the module; it maps a batch to logits."""
   model = open_model(path)
   return functools.partial(
     tiny_families.fast_jit(model.module.apply), {"params": model.params}
@@ -62,7 +62,7 @@ def logits_function(path):
 
 
 def text_logits(path, text):
-  """Returns the logits of one text directly from the module."""
+  """Returns the logits that the module gives for one text."""
   ids = tiny_tasks.vocabulary().encode_batch([text])[0]
   row = np.zeros((1, 12), np.int32)
   row[0, : len(ids) + 2] = [2, *ids, 3]
@@ -70,7 +70,7 @@ def text_logits(path, text):
   return np.asarray(logits_function(path)(batch)[0])
 
 
-def test_classes_are_in_order_for_any_batch_size(model_paths):
+def test_classes_of_texts_do_not_depend_on_the_batch_size(model_paths):
   texts = tiny_tasks.random_sentences(11)
   lines = [{"text": text, "id": f"n{i}"} for i, text in enumerate(texts)]
   _, predictions = predict(model_paths["classification"], lines, batch_size=4)
@@ -135,7 +135,7 @@ def test_a_long_text_is_the_mean_of_its_windows(model_paths):
 
 
 @pytest.mark.parametrize("sizes", [(3, 40), (40, 3), (30, 40), (25,), (4, 4)])
-def test_windows_leave_no_token_and_no_pair_out(sizes):
+def test_windows_leave_no_token_out(sizes):
   texts = [
     np.arange(size, dtype=np.int32) + 100 * i for i, size in enumerate(sizes)
   ]
@@ -162,7 +162,7 @@ def test_any_number_of_choices_is_predicted(model_paths):
   np.testing.assert_allclose(
     predictions[1]["probabilities"], probabilities, atol=1e-6
   )
-  # The order of the choices does not change which one is taken.
+  # If the choices are reversed, the same choice is predicted.
   reversed_choices = lines[1] | {"choices": lines[1]["choices"][::-1]}
   _, (prediction,) = predict(model_paths["choice"], [reversed_choices])
   assert prediction["choice"] == 2 - predictions[1]["choice"]
@@ -179,7 +179,7 @@ def test_each_word_of_a_long_text_has_one_tag(model_paths):
   ) == len(words)
   assert set(long_prediction["tags"]) <= {"O", "B-X", "I-X"}
   assert all(0 < p <= 1 for p in long_prediction["probabilities"])
-  # A word without pieces has a tag too.
+  # The word without pieces has the tag O, with probability 1.
   assert len(short_prediction["tags"]) == len(short_prediction["words"]) == 3
   assert (
     short_prediction["tags"][1] == "O"
@@ -192,7 +192,7 @@ def test_answers_are_slices_of_the_context(model_paths):
   lines = [{"question": "cat ?", "context": context}]
   _, (prediction,) = predict(model_paths["span"], lines, max_length=24)
   assert prediction["answer"] in context and "null_odds" not in prediction
-  assert all(x["text"] in context for x in prediction["nbest"])
+  assert all(candidate["text"] in context for candidate in prediction["nbest"])
   _, (prediction,) = predict(
     model_paths["span"], lines, max_length=24, no_answer=True
   )
@@ -214,9 +214,12 @@ def test_windows_of_a_context_overlap_by_half(model_paths):
   assert len(context_positions[0]) == 20 and set(np.diff(first_words)) == {10}
 
 
-@pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
-def test_null_odds_set_the_chance_of_no_answer(model_paths, odds):
-  """ELECTRA's head gives the odds. Its spans assume that there is an answer."""
+@pytest.mark.parametrize("null_odds", [-1.5, 0.7, 80.0])
+def test_null_odds_set_the_probability_of_no_answer(model_paths, null_odds):
+  """ELECTRA's head gives the odds that there is no answer.
+
+  The probabilities of its spans assume that there is an answer.
+  """
   predictor = predicting.open_predictor(
     model_paths["span"], max_length=24, no_answer=True
   )
@@ -226,13 +229,13 @@ def test_null_odds_set_the_chance_of_no_answer(model_paths, odds):
   (first_position,) = np.flatnonzero(rows.offsets[:, 0] == 0)
   word_positions = first_position + np.arange(3)
   spans = [[i, i, -1.0 - rank, -0.5] for rank, i in enumerate(word_positions)]
-  beam = np.array([[0, 0, odds, 0], *spans])
+  beam = np.array([[0, 0, null_odds, 0], *spans])
   (answer,) = predicting.make_results(predictor, rows, [beam], questions)
   nbest = {x["text"]: x["probability"] for x in answer["nbest"]}
   assert list(nbest) == ["red", "cat", "runs"]
   np.testing.assert_allclose(sum(nbest.values()), 1.0)
-  no_answer_probability = 1 / (1 + np.exp(-odds))
-  if odds > 0:
+  no_answer_probability = 1 / (1 + np.exp(-null_odds))
+  if null_odds > 0:
     assert answer["answer"] == "" and answer["probability"] > 0.5
     np.testing.assert_allclose(answer["probability"], no_answer_probability)
   else:
@@ -328,7 +331,7 @@ def run_predict(*flags, devices=1):
   )
 
 
-def test_several_devices_predict_the_same(model_paths, tmp_path):
+def test_four_devices_predict_as_one_device(model_paths, tmp_path):
   texts = tiny_tasks.random_sentences(7, seed=3)
   lines = [{"text": text, "id": f"n{i}"} for i, text in enumerate(texts)]
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

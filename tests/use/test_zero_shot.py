@@ -1,4 +1,4 @@
-"""Compares likelihoods with sums in NumPy, and tests BLiMP and blanks."""
+"""Compares likelihoods with sums in NumPy; tests BLiMP and cloze texts."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from bert_jax.use import blimp, likelihood, likelihood_tests, text_inputs
 from bert_jax.weights.load import open_model
 
 TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
-MASK, CLS, SEP = 4, 2, 3
+MASK_ID, CLS_ID, SEP_ID = 4, 2, 3
 
 
 pytestmark = pytest.mark.usefixtures("fast_compilation")
@@ -37,16 +37,16 @@ def log_softmax(x):
 
 
 def padded_batch(ids):
-  """Returns a batch with one row, which is padded to 16 tokens."""
+  """Returns a batch of one row, padded to 16 tokens."""
   row, sequence_ids = np.zeros((2, 1, 16), np.int32)
   row[0, : len(ids)], sequence_ids[0, : len(ids)] = ids, 1
   return dict(input_ids=row, sequence_ids=sequence_ids)
 
 
 def masked_log_p(model, ids, positions):
-  """Masks `positions`; returns log P of each piece at the first position."""
+  """Returns log P of each piece at `positions[0]`, with `positions` masked."""
   batch = padded_batch(ids)
-  batch["input_ids"][0, positions] = MASK
+  batch["input_ids"][0, positions] = MASK_ID
   batch["cls_positions"] = np.zeros((1, 1), np.int32)
   batch["mlm_positions"] = np.array([positions[:1]], np.int32)
   outputs = compute_outputs(model.module, model.params, batch)
@@ -61,8 +61,8 @@ def apply_module(module, params, batch):
   return module.apply({"params": params}, batch)
 
 
-# For each of `TEXTS`: its ids, and for each word the positions of its pieces.
-ROWS = [
+# For each of `TEXTS`: (its ids, for each word the positions of its pieces).
+IDS_AND_WORDS = [
   ([2, 5, 7, 8, 12, 3], [[1], [2], [3], [4]]),
   ([2, 3], []),
   ([2, 13, 14, 15, 6, 3], [[1, 2, 3], [4]]),
@@ -70,16 +70,18 @@ ROWS = [
 ]
 
 
-def test_rows_have_the_ids_of_the_texts(bert):
+def test_the_texts_have_the_expected_ids(bert):
   texts = [text_inputs.text_of_string(0, text) for text in TEXTS]
   encoded = text_inputs.encode(bert, texts)
-  assert [tokens.ids.tolist() for tokens in encoded] == [ids for ids, _ in ROWS]
+  assert [tokens.ids.tolist() for tokens in encoded] == [
+    ids for ids, _ in IDS_AND_WORDS
+  ]
 
 
-def test_each_token_is_masked_in_turn(bert):
+def test_pll_masks_one_token_after_another(bert):
   expected = [
     sum(masked_log_p(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
-    for ids, _ in ROWS
+    for ids, _ in IDS_AND_WORDS
   ]
   scores = likelihood.score(bert, TEXTS, "pll")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -95,7 +97,7 @@ def test_pll_word_l2r_masks_the_later_pieces_of_the_word(bert):
       for word in words
       for i in range(len(word))
     )
-    for ids, words in ROWS
+    for ids, words in IDS_AND_WORDS
   ]
   scores = likelihood.score(bert, TEXTS, "pll_word_l2r")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -109,7 +111,7 @@ def test_electras_discriminator_sums_log_p_of_original_tokens(tmp_path):
   model = open_model(path, default_tower="discriminator")
   assert likelihood.default_method(model) == "rtd"
   scores = likelihood.score(model, TEXTS)
-  for (ids, _), score in zip(ROWS, scores, strict=True):
+  for (ids, _), score in zip(IDS_AND_WORDS, scores, strict=True):
     outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
       "rtd_logits"
     ]
@@ -117,7 +119,7 @@ def test_electras_discriminator_sums_log_p_of_original_tokens(tmp_path):
     np.testing.assert_allclose(score, expected, atol=1e-4)
 
 
-def test_causal_scores_are_exact(tmp_path):
+def test_the_likelihood_of_gpt_is_the_sum_over_its_tokens(tmp_path):
   path = tiny_models.write_model(tmp_path / "gpt", "gpt", "pretraining")
   model = open_model(path, default_tower="discriminator")
   (tokens,) = text_inputs.encode(
@@ -135,7 +137,7 @@ def test_causal_scores_are_exact(tmp_path):
   np.testing.assert_allclose(scores, [expected, 0, 0], atol=1e-4)
 
 
-def test_blanks_are_filled(bert):
+def test_predict_blanks_finds_the_likeliest_piece(bert):
   texts = ["the [MASK] sat.", "a [MASK] b", "un[MASK] . the"]
   answers = ["cats", "unaffable", "b"]
   first_guess, *unknown_guesses = likelihood.predict_blanks(
@@ -179,7 +181,7 @@ def write_blimp(path):
   return path
 
 
-def test_accuracies_are_means_over_files():
+def test_accuracies_of_blimp_are_means_over_files():
   files = [
     blimp.MinimalPairs("x", "binding", ["a"] * 4, ["b"] * 4),
     blimp.MinimalPairs("y", "binding", ["a"] * 2, ["b"] * 2),
@@ -205,7 +207,7 @@ def log_p_original(logits):
 
 
 @pytest.mark.parametrize("family", ["gpt", "electra"])
-def test_other_models_prefer_the_sentences_that_numpy_does(family, tmp_path):
+def test_gpt_and_electra_prefer_the_sentences_that_numpy_does(family, tmp_path):
   sizes = dict(generator_hidden=8) if family == "electra" else {}
   path = tiny_models.write_model(
     tmp_path / family, family, "pretraining", **sizes
@@ -233,7 +235,7 @@ def test_other_models_prefer_the_sentences_that_numpy_does(family, tmp_path):
       return sum(
         log_softmax(outputs[i - 1])[ids[i]] for i in range(1, len(ids))
       )
-    ids = [CLS, *map(tiny_models.WORDS.index, text.split()), SEP]
+    ids = [CLS_ID, *map(tiny_models.WORDS.index, text.split()), SEP_ID]
     outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
       "rtd_logits"
     ][0]
@@ -340,7 +342,7 @@ def test_bad_input_gets_one_sentence(
   assert "\n" not in str(exit_info.value)
 
 
-def test_a_model_without_such_a_head_is_refused(tmp_path):
+def test_a_model_without_a_pretraining_head_is_refused(tmp_path):
   path = tiny_models.write_model(tmp_path / "encoder", "bert")
   with pytest.raises(
     SystemExit, match="family bert for encoder has no likelihood; use"

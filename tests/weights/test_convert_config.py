@@ -8,7 +8,7 @@ import tiny_hf
 
 from bert_jax.weights import hf, hf_config, model_folder
 
-CLASSIFIER = "BertForSequenceClassification"
+CLASSIFIER_CLASS = "BertForSequenceClassification"
 
 
 def read_tiny(path, name, drop=(), **options):
@@ -71,7 +71,7 @@ def test_every_field_becomes_an_attribute(tmp_path):
 
 
 @pytest.mark.parametrize("name", tiny_hf.HEADS)
-def test_no_size_has_a_default(name, tmp_path):
+def test_a_missing_or_wrong_size_is_refused(name, tmp_path):
   family = tiny_hf.family_of(name)
   sizes = {
     "vocab_size",
@@ -97,7 +97,7 @@ def test_no_size_has_a_default(name, tmp_path):
 
 def test_an_absent_field_is_noted(tmp_path, capsys):
   drop = ["layer_norm_eps", "hidden_act"]
-  config = read_tiny(tmp_path / "bert", CLASSIFIER, drop).config
+  config = read_tiny(tmp_path / "bert", CLASSIFIER_CLASS, drop).config
   assert config["model"]["norm_epsilon"] == 1e-12
   assert config["model"]["activation"] == "gelu"
   (note,) = capsys.readouterr().err.splitlines()
@@ -116,14 +116,14 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
 @pytest.mark.parametrize(
   "name, options",
   [
-    (CLASSIFIER, dict(position_embedding_type="relative_key")),
-    (CLASSIFIER, dict(is_decoder=True)),
-    (CLASSIFIER, dict(add_cross_attention=True)),
-    (CLASSIFIER, dict(hidden_act="swish")),
-    (CLASSIFIER, dict(hidden_dropout_prob="0.1")),
-    (CLASSIFIER, dict(layer_norm_eps=-1.0)),
-    (CLASSIFIER, dict(pruned_heads={"0": [1]})),
-    (CLASSIFIER, dict(problem_type="ranking")),
+    (CLASSIFIER_CLASS, dict(position_embedding_type="relative_key")),
+    (CLASSIFIER_CLASS, dict(is_decoder=True)),
+    (CLASSIFIER_CLASS, dict(add_cross_attention=True)),
+    (CLASSIFIER_CLASS, dict(hidden_act="swish")),
+    (CLASSIFIER_CLASS, dict(hidden_dropout_prob="0.1")),
+    (CLASSIFIER_CLASS, dict(layer_norm_eps=-1.0)),
+    (CLASSIFIER_CLASS, dict(pruned_heads={"0": [1]})),
+    (CLASSIFIER_CLASS, dict(problem_type="ranking")),
     ("AlbertForPreTraining", dict(inner_group_num=2)),
     ("RobertaForMaskedLM", dict(hidden_act="relu")),
     ("ElectraForMaskedLM", dict(hidden_act="gelu_new")),
@@ -149,21 +149,26 @@ _ROW_LIMITS = "it must be a whole number from 0 to below 20."
   "name, field, values, reason",
   [
     (
-      CLASSIFIER,
+      CLASSIFIER_CLASS,
       "layer_norm_eps",
       (1e300, math.inf, 1e9, math.nan),
       _SHARE_LIMITS,
     ),
     (
-      CLASSIFIER,
+      CLASSIFIER_CLASS,
       "hidden_dropout_prob",
       (2.5, math.inf, 1, 10**400),
       _SHARE_LIMITS,
     ),
-    (CLASSIFIER, "classifier_dropout", (1.5, -0.5), _SHARE_LIMITS),
-    (CLASSIFIER, "initializer_range", (1e9, math.nan), "from 0 to below 100."),
+    (CLASSIFIER_CLASS, "classifier_dropout", (1.5, -0.5), _SHARE_LIMITS),
     (
-      CLASSIFIER,
+      CLASSIFIER_CLASS,
+      "initializer_range",
+      (1e9, math.nan),
+      "from 0 to below 100.",
+    ),
+    (
+      CLASSIFIER_CLASS,
       "pad_token_id",
       (-1, math.nan, 10**9, 20, 1.0, True),
       _ROW_LIMITS,
@@ -188,11 +193,13 @@ def test_numbers_outside_their_limits_are_refused(
     assert f"{field} is {number!r}; it must be" in message and reason in message
 
 
-def test_the_largest_numbers_are_read(tmp_path):
+def test_numbers_near_their_limits_are_read(tmp_path):
   options = dict(layer_norm_eps=0.5, hidden_dropout_prob=0.99, pad_token_id=19)
-  model = read_tiny(tmp_path / "bert", CLASSIFIER, **options).config["model"]
+  model = read_tiny(tmp_path / "bert", CLASSIFIER_CLASS, **options).config[
+    "model"
+  ]
   assert model["norm_epsilon"] == 0.5 and model["dropout"] == 0.99
-  for name in (CLASSIFIER, "OpenAIGPTLMHeadModel"):
+  for name in (CLASSIFIER_CLASS, "OpenAIGPTLMHeadModel"):
     path = tmp_path / f"{name}-none"
     assert read_tiny(path, name, pad_token_id=None).config["model"]
 
@@ -200,7 +207,7 @@ def test_the_largest_numbers_are_read(tmp_path):
 def test_sizes_that_do_not_divide_name_their_file(tmp_path):
   for i, (name, options) in enumerate(
     (
-      (CLASSIFIER, dict(num_attention_heads=3)),
+      (CLASSIFIER_CLASS, dict(num_attention_heads=3)),
       ("AlbertForPreTraining", dict(num_hidden_layers=3)),
     )
   ):
@@ -208,7 +215,7 @@ def test_sizes_that_do_not_divide_name_their_file(tmp_path):
       read_tiny(tmp_path / str(i), name, **options)
 
 
-def test_spellings_of_fields_are_written_back(tmp_path):
+def test_the_names_of_activations_are_written_back(tmp_path):
   for name, options, activation in (
     ("BertModel", dict(hidden_act="gelu_pytorch_tanh"), "gelu_new"),
     ("BertModel", dict(hidden_act="gelu_python"), "gelu"),
@@ -232,13 +239,13 @@ def test_models_that_transformers_cannot_describe_are_refused(tmp_path):
   weights = read_tiny(tmp_path / "hf", "DistilBertForMaskedLM")
   config = weights.config
 
-  def change(**fields):
+  def config_with(**fields):
     model = config["model"] | fields
     return config | {"model": model, "source": {"format": "run"}}
 
-  for changed_config, word in (
-    (change(norm_epsilon=1e-5), "norm_epsilon=1e-05"),
-    (change(activation="tanh"), "activation='tanh'"),
+  for changed_config, expected_text in (
+    (config_with(norm_epsilon=1e-5), "norm_epsilon=1e-05"),
+    (config_with(activation="tanh"), "activation='tanh'"),
     (config | {"head": {"pairs": True}}, "no class for distilbert"),
     (
       config | {"family": "roberta", "head": {"pairs": True}},
@@ -247,7 +254,7 @@ def test_models_that_transformers_cannot_describe_are_refused(tmp_path):
   ):
     with pytest.raises(ValueError) as error:
       hf_config.make_config(changed_config, {}, "float32")
-    assert word in str(error.value)
+    assert expected_text in str(error.value)
   weights = read_tiny(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
   weights.arrays["classifier/dense/bias"][1] = 0.5
   with pytest.raises(ValueError, match="classifier/dense/bias is not zero"):
@@ -258,8 +265,8 @@ def test_models_that_transformers_cannot_describe_are_refused(tmp_path):
 @pytest.mark.parametrize(
   "name, options, dropout",
   [
-    (CLASSIFIER, {}, 0.1),
-    (CLASSIFIER, dict(classifier_dropout=0.4), 0.4),
+    (CLASSIFIER_CLASS, {}, 0.1),
+    (CLASSIFIER_CLASS, dict(classifier_dropout=0.4), 0.4),
     ("RobertaForTokenClassification", dict(classifier_dropout=0.0), 0.0),
     ("AlbertForQuestionAnswering", {}, 0.0),
     ("ElectraForMultipleChoice", dict(summary_last_dropout=0.3), 0.3),
@@ -287,17 +294,17 @@ def test_the_dropout_of_a_classifier_is_read_and_written(
     assert write_fields(tmp_path / "back", weights)[field] == 0.25
 
 
-def test_a_new_order_of_labels_renames_the_rows(tmp_path):
-  """Only the names change; the rows of the classifier keep their order."""
+def test_labels_are_read_in_the_order_of_their_ids(tmp_path):
+  """The rows of the classifier keep their order."""
   orders = (["a", "b", "c"], ["c", "a", "b"])
   for labels in orders:
     # The keys in JSON are strings and may have any order.
-    by_id = {str(i): labels[i] for i in (2, 0, 1)}
+    name_by_id = {str(i): labels[i] for i in (2, 0, 1)}
     folder = "-".join(labels)
     weights = read_tiny(
       tmp_path / folder,
-      CLASSIFIER,
-      id2label=by_id,
+      CLASSIFIER_CLASS,
+      id2label=name_by_id,
       label2id={name: i for i, name in enumerate(labels)},
     )
     assert weights.config["labels"] == labels
@@ -314,7 +321,7 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "options, word",
+  "options, expected_text",
   [
     (dict(id2label={"0": "a", "2": "b"}, label2id=None), "not 0, 1"),
     (dict(id2label={}, label2id=None), "not 0, 1"),
@@ -330,10 +337,10 @@ def test_a_new_order_of_labels_renames_the_rows(tmp_path):
     (dict(id2label={"0": "a", "1": "b"}, label2id=None), "classifier.weight"),
   ],
 )
-def test_inconsistent_labels_are_refused(options, word, tmp_path):
+def test_inconsistent_labels_are_refused(options, expected_text, tmp_path):
   with pytest.raises(ValueError) as error:
-    read_tiny(tmp_path / "hf", CLASSIFIER, **options)
-  assert word in str(error.value)
+    read_tiny(tmp_path / "hf", CLASSIFIER_CLASS, **options)
+  assert expected_text in str(error.value)
 
 
 def test_labels_without_names_get_default_names(tmp_path, capsys):
@@ -342,15 +349,15 @@ def test_labels_without_names_get_default_names(tmp_path, capsys):
     (dict(num_labels=3), dict(num_labels=3, id2label=default_names))
   ):
     options = dict(id2label=None, label2id=None) | options
-    config = read_tiny(tmp_path / str(i), CLASSIFIER, **options).config
+    config = read_tiny(tmp_path / str(i), CLASSIFIER_CLASS, **options).config
     assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
   # The ids may be strings of digits.
   names = {"contra": "0", "neutral": "1", "entail": "2"}
-  assert read_tiny(tmp_path / "text", CLASSIFIER, label2id=names).config[
+  assert read_tiny(tmp_path / "text", CLASSIFIER_CLASS, label2id=names).config[
     "labels"
   ]
   assert "num_labels=3 is used" in capsys.readouterr().err
-  # A model without a classifier keeps the maps, although it does not use them.
+  # A model without a classifier keeps id2label, although it has no labels.
   weights = read_tiny(
     tmp_path / "lm", "BertForMaskedLM", id2label=default_names
   )
@@ -368,7 +375,7 @@ def test_problem_types_are_read_and_written(tmp_path):
     )
   ):
     weights = read_tiny(
-      tmp_path / str(i), CLASSIFIER, problem_type=problem_type
+      tmp_path / str(i), CLASSIFIER_CLASS, problem_type=problem_type
     )
     assert weights.config["problem"] == problem
     path = tmp_path / f"ours{i}"
@@ -384,7 +391,7 @@ def test_problem_types_are_read_and_written(tmp_path):
   assert hf_config.problem_of({}, 1, "file") == "regression"
 
 
-def test_a_missing_padding_id_comes_from_the_vocabulary(tmp_path):
+def test_a_missing_pad_token_id_comes_from_the_vocabulary(tmp_path):
   weights = read_tiny(tmp_path / "hf", "BertModel", drop=["pad_token_id"])
   files = {"vocab.txt": b"[UNK]\n[CLS]\n[PAD]\n"}
   weights = weights._replace(tokenizer_files=files)

@@ -1,4 +1,4 @@
-"""Tests where each array of a Hugging Face folder goes, and the way back."""
+"""Tests which parameter each array of a Hugging Face folder becomes."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from bert_jax.weights import hf, hf_files, model_folder
 
 # Each pair has a pattern of names in the file and the path of the parameter. In
 # the path, {} stands for kernel, bias or scale.
-PATHS = [
+PATTERNS_AND_PATHS = [
   (r"(word_embeddings|tokens_embed)\.", "encoder/embeddings/word/embedding"),
   (
     r"(position_embeddings|positions_embed)\.",
@@ -70,8 +70,18 @@ PATHS = [
 
 
 def path_of(key, is_in_tower):
-  """Returns the path for a name in the file, and the layer's index or None."""
-  path = next(path for pattern, path in PATHS if re.search(pattern, key))
+  """Returns the path of the parameter that an array becomes, and its layer.
+
+  Args:
+    key: the name of the array in the file.
+    is_in_tower: True for ELECTRA, whose layers are in a module `tower`.
+
+  Returns:
+    (path, index of the layer); the index is None outside the layers.
+  """
+  path = next(
+    path for pattern, path in PATTERNS_AND_PATHS if re.search(pattern, key)
+  )
   is_norm = re.search(r"norm|ln_", key, re.IGNORECASE)
   array_name = "scale" if is_norm else "kernel"
   path = path.format("bias" if key.endswith("bias") else array_name)
@@ -82,7 +92,7 @@ def path_of(key, is_in_tower):
 
 
 @pytest.mark.parametrize("name", tiny_hf.HEADS)
-def test_every_array_goes_where_it_belongs(name, tmp_path):
+def test_every_array_becomes_its_parameter(name, tmp_path):
   path, family = tmp_path / "hf", tiny_hf.family_of(name)
   weights = hf.read(tiny_hf.write_folder(path, name), family)
   expected = {p: np.zeros_like(a) for p, a in weights.arrays.items()}
@@ -96,7 +106,7 @@ def test_every_array_goes_where_it_belongs(name, tmp_path):
         expected[target][layer] = constant
       continue
     target, layer = path_of(key, family == "electra")
-    # Each slice of a parameter gets only one array of the file.
+    # Only one array of the file becomes this parameter, or this slice of it.
     target_slice = expected[target]
     if layer is not None:
       target_slice = target_slice[layer]
@@ -121,11 +131,17 @@ def test_kernels_are_transposed_and_split_by_heads(tmp_path):
   attention = "encoder.layer.1.attention"
   query = arrays[f"{attention}.self.query.weight"]
   output = arrays[f"{attention}.output.dense.weight"]
-  for d, h, k in np.ndindex(8, 2, 4):
+  for width_index, head, head_index in np.ndindex(8, 2, 4):
     kernel = params["encoder/layers/layer/attention/query/kernel"]
-    assert kernel[1, d, h, k] == query[4 * h + k, d]
+    assert (
+      kernel[1, width_index, head, head_index]
+      == query[4 * head + head_index, width_index]
+    )
     kernel = params["encoder/layers/layer/attention/output/kernel"]
-    assert kernel[1, h, k, d] == output[d, 4 * h + k]
+    assert (
+      kernel[1, head, head_index, width_index]
+      == output[width_index, 4 * head + head_index]
+    )
   arrays = random_arrays("OpenAIGPTLMHeadModel")
   path = tiny_hf.write_folder(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
   params = hf.read(path, "gpt").arrays
@@ -163,7 +179,7 @@ def test_a_round_trip_is_bit_equal(name, dtype, tmp_path, capsys):
     assert tensors[key].dtype == array.dtype
     np.testing.assert_array_equal(tensors[key], array, err_msg=key)
   config = json.loads((tmp_path / "back" / "config.json").read_text())
-  # Unknown fields come back, and `torch_dtype` is the dtype of the arrays.
+  # Unknown fields are kept, and `torch_dtype` is the dtype of the arrays.
   options["torch_dtype"] = dtype
   assert config == tiny_hf.config_json(name, **options)
   merges = (tmp_path / "back" / "merges.txt").read_bytes()
@@ -174,17 +190,17 @@ def test_a_round_trip_is_bit_equal(name, dtype, tmp_path, capsys):
   assert "note:" not in capsys.readouterr().err
 
 
-def with_renamed_arrays(arrays, *pairs):
+def with_renamed_arrays(arrays, *patterns_and_replacements):
   renamed_arrays = {}
   for key, array in arrays.items():
-    for old, new in pairs:
-      key = re.sub(old, new, key)
+    for pattern, replacement in patterns_and_replacements:
+      key = re.sub(pattern, replacement, key)
     renamed_arrays[key] = array
   return renamed_arrays
 
 
-def test_other_spellings_of_the_arrays_give_the_same_model(tmp_path):
-  """Arrays may have old names or no prefix, be there twice, or be in shards.
+def test_other_names_of_the_arrays_give_the_same_model(tmp_path):
+  """Arrays may have old names or no prefix, have copies, or be in shards.
 
   A file may also have buffers, which are skipped.
   """
@@ -270,7 +286,7 @@ def test_names_without_prefix_and_extra_arrays_are_read(tmp_path):
       np.testing.assert_array_equal(table, word_table)
 
 
-def test_several_dtypes_become_the_widest(tmp_path):
+def test_arrays_of_two_dtypes_are_written_in_the_wider_one(tmp_path):
   arrays = random_arrays("BertModel", np.float16)
   path = tiny_hf.write_folder(
     tmp_path / "hf", "BertModel", arrays, dtype="float16"
@@ -289,7 +305,7 @@ def test_several_dtypes_become_the_widest(tmp_path):
 
 
 def test_only_a_masked_lm_keeps_a_pooler_that_its_head_does_not_read(tmp_path):
-  """A masked LM keeps the pooler. A classifier of RoBERTa drops the pooler."""
+  """A masked LM keeps the pooler; RoBERTa's classifier drops it."""
   pooler_arrays = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
     "roberta.pooler.dense.bias": np.ones(8, np.float32),
@@ -310,7 +326,7 @@ def test_only_a_masked_lm_keeps_a_pooler_that_its_head_does_not_read(tmp_path):
     assert (pooler_arrays.keys() <= tensors.keys()) is has_pooler
 
 
-def test_the_task_is_found_without_architectures(tmp_path):
+def test_without_architectures_the_arrays_tell_the_task(tmp_path):
   for name, task in (
     ("BertModel", "encoder"),
     ("BertForPreTraining", "pretraining"),

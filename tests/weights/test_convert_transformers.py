@@ -1,6 +1,6 @@
 """Tests models that are converted from transformers and back.
 
-Their logits, arrays and configs must stay the same.
+The logits, arrays and configs must not change.
 """
 
 import json
@@ -65,14 +65,16 @@ CLASS_ENDINGS = (
   "ForMultipleChoice",
 )
 CASES = [
-  (family, head)
+  (family, class_ending)
   for family in CLASS_PREFIXES
-  for head in CLASS_ENDINGS
+  for class_ending in CLASS_ENDINGS
   if family != "gpt"
-  and not (head == "ForPreTraining" and family in ("roberta", "distilbert"))
+  and not (
+    class_ending == "ForPreTraining" and family in ("roberta", "distilbert")
+  )
 ] + [
-  ("gpt", head)
-  for head in (
+  ("gpt", class_ending)
+  for class_ending in (
     "Model",
     "LMHeadModel",
     "ForSequenceClassification",
@@ -91,11 +93,11 @@ QUICK_CASES = (
 LABELS = {0: "contra", 1: "neutral", 2: "entail"}
 
 
-def random_model(family, head, **options):
+def random_model(family, class_ending, **options):
   """Makes a model with random parameters, none of which is 0 or 1."""
-  cls = getattr(transformers, CLASS_PREFIXES[family] + head)
+  cls = getattr(transformers, CLASS_PREFIXES[family] + class_ending)
   options = CONFIG_OPTIONS[family] | options
-  if head in ("ForSequenceClassification", "ForTokenClassification"):
+  if class_ending in ("ForSequenceClassification", "ForTokenClassification"):
     options["id2label"] = LABELS
     options["label2id"] = {name: i for i, name in LABELS.items()}
   config = cls.config_class(**options)
@@ -108,40 +110,41 @@ def random_model(family, head, **options):
   return model
 
 
-def make_inputs(family, head):
-  """Returns ids and a mask of two rows, or of two examples of three choices."""
-  has_choices = head in ("ForMultipleChoice", "DoubleHeadsModel")
+def make_inputs(family, class_ending):
+  """Returns ids and a mask of two rows, or of two times three choices."""
+  has_choices = class_ending in ("ForMultipleChoice", "DoubleHeadsModel")
   shape = (2, 3, 6) if has_choices else (2, 6)
   ids = np.random.default_rng(0).integers(3, 30, shape)
   mask = np.ones(shape, np.int64)
-  # transformers' GPT-1 reads a choice at its last position, even if padded.
-  if head != "DoubleHeadsModel":
-    padding = CONFIG_OPTIONS[family].get(
+  # transformers' GPT-1 reads a choice at its last position, even if this is
+  # padding.
+  if class_ending != "DoubleHeadsModel":
+    padding_id = CONFIG_OPTIONS[family].get(
       "pad_token_id", 1 if family == "roberta" else 0
     )
-    ids[-1, ..., 4:], mask[-1, ..., 4:] = padding, 0
+    ids[-1, ..., 4:], mask[-1, ..., 4:] = padding_id, 0
   return ids, mask
 
 
-def torch_outputs(model, head, ids, mask):
-  """Returns transformers' outputs by the names that our outputs have."""
+def torch_outputs(model, class_ending, ids, mask):
+  """Returns {our name of an output: the output of transformers' model}."""
   inputs = {
     "input_ids": torch.tensor(ids),
     "attention_mask": torch.tensor(mask),
   }
-  if head == "DoubleHeadsModel":
-    # This class does not take a mask of choices.
+  if class_ending == "DoubleHeadsModel":
+    # For choices, this class takes no mask.
     del inputs["attention_mask"]
   with torch.no_grad():
     outputs = model(**inputs)
-  if head == "Model":
+  if class_ending == "Model":
     pooled = (
       {"pooled": outputs.pooler_output} if "pooler_output" in outputs else {}
     )
     output_by_name = {"hidden_states": outputs.last_hidden_state} | pooled
-  elif head == "DoubleHeadsModel":
+  elif class_ending == "DoubleHeadsModel":
     output_by_name = {"logits": outputs.mc_logits}
-  elif head == "ForQuestionAnswering":
+  elif class_ending == "ForQuestionAnswering":
     output_by_name = {
       "logits": torch.stack([outputs.start_logits, outputs.end_logits], -1)
     }
@@ -159,7 +162,9 @@ def torch_outputs(model, head, ids, mask):
       "LMHeadModel": "lm_logits",
       "ForPreTraining": "rtd_logits",
     }
-    output_by_name = {logits_name_by_head.get(head, "logits"): outputs.logits}
+    output_by_name = {
+      logits_name_by_head.get(class_ending, "logits"): outputs.logits
+    }
   return {name: tensor.numpy() for name, tensor in output_by_name.items()}
 
 
@@ -180,9 +185,10 @@ def module_outputs(weights, ids, mask):
 
 
 def assert_same_arrays(model, path):
-  """Opens a folder with the class of `model`, and compares all arrays.
+  """Asserts that a folder holds the arrays of `model`.
 
-  Also asserts that transformers neither misses nor ignores an array.
+  transformers opens the folder with the class of `model`; it must neither miss
+  nor ignore an array. Returns the opened model.
   """
   reopened, loading_info = type(model).from_pretrained(
     path, output_loading_info=True
@@ -203,18 +209,20 @@ def stable_fields(config):
 
 
 @pytest.mark.parametrize(
-  "family, head",
+  "family, class_ending",
   [
     case if case in QUICK_CASES else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
   ],
 )
-def test_logits_and_a_round_trip_agree(family, head, tmp_path, capsys):
-  model = random_model(family, head)
+def test_logits_agree_and_a_round_trip_changes_nothing(
+  family, class_ending, tmp_path, capsys
+):
+  model = random_model(family, class_ending)
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), family)
-  ids, mask = make_inputs(family, head)
-  expected = torch_outputs(model, head, ids, mask)
+  ids, mask = make_inputs(family, class_ending)
+  expected = torch_outputs(model, class_ending, ids, mask)
   outputs = module_outputs(weights, ids, mask)
   assert outputs.keys() == expected.keys()
   for name, array in expected.items():
@@ -238,7 +246,7 @@ def test_logits_and_a_round_trip_agree(family, head, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
+def test_arrays_of_half_precision_survive_a_round_trip(dtype, tmp_path):
   model = random_model("bert", "ForMaskedLM").to(getattr(torch, dtype))
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), "bert")
@@ -250,9 +258,9 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
 
 
 def test_torch_files_and_shards_are_read(tmp_path):
-  """Files of torch give the arrays of safetensors, also if they are shards.
+  """Files of torch, whole or in shards, give the arrays of safetensors.
 
-  Before torch 1.6, these files were not zip files.
+  Before torch 1.6, files of torch were not zip files.
   """
   model = random_model("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
@@ -325,11 +333,11 @@ def test_both_towers_are_read_and_written(tmp_path):
   assert weights.config["model"]["generator_hidden"] == 16
   ids, mask = make_inputs("electra", "ForMaskedLM")
   outputs, is_token = module_outputs(weights, ids, mask), mask.astype(bool)
-  for name, model, head in (
+  for name, model, class_ending in (
     ("mlm_logits", generator, "ForMaskedLM"),
     ("rtd_logits", discriminator, "ForPreTraining"),
   ):
-    expected = torch_outputs(model, head, ids, mask)[name]
+    expected = torch_outputs(model, class_ending, ids, mask)[name]
     np.testing.assert_allclose(
       np.asarray(outputs[name])[is_token], expected[is_token], atol=2e-5, rtol=0
     )
@@ -351,8 +359,8 @@ def test_auto_classes_open_model_and_tokenizer(tmp_path):
   options = json.dumps({"do_lower_case": False})
   (tmp_path / "hf" / "tokenizer_config.json").write_text(options)
   hf.write(str(tmp_path / "back"), hf.read(str(tmp_path / "hf"), "bert"))
-  auto = transformers.AutoModelForTokenClassification
-  reopened = auto.from_pretrained(tmp_path / "back")
+  auto_class = transformers.AutoModelForTokenClassification
+  reopened = auto_class.from_pretrained(tmp_path / "back")
   assert type(reopened) is type(model)
   assert reopened.config.id2label == LABELS
   assert reopened.config.label2id == {"contra": 0, "neutral": 1, "entail": 2}
