@@ -5,7 +5,7 @@
 
 The docstring of a file has a table of its names with paper, hardware, cost and
 scores. `get_config(name)` returns a complete `ml_collections.ConfigDict`. A
-flag --config.KEY=VALUE changes any value of the config. Your own config file
+flag --config.KEY=VALUE changes the value of any key. Your own config file
 can import parts of these configs:
 
   from bert_jax.configs.common import PRETRAIN, merge

@@ -33,7 +33,8 @@ Settings: a batch has 256 sequences. A run has 1,000,000 steps. The optimizer is
   and F1 90.9 (Table 2). README compares uncased models: large_wwm has EM 86.7,
   F1 92.8 and 87.07 on MNLI; BERT-large has EM 84.3, F1 91.0 and 86.05 on MNLI.
   Original hardware: 4 days on 4 Cloud TPUs (16 chips) for base, and 4 days on
-  16 Cloud TPUs (64 chips) for large (A.2). The others: not published.
+  16 Cloud TPUs (64 chips) for large (A.2). The hardware of the others is not
+  published.
 
 Command:
   bert_jax train --config configs/bert.py:base --workdir runs/bert_base \

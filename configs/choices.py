@@ -47,7 +47,7 @@ RACE = dict(
 )
 ADAMW = dict(batch_size=32, optimizer=dict(name="adamw") | ADAM)
 ALBERT = dict(schedule=dict(name="bert"), objective=dict(head_dropout=0.1))
-NAMES = {
+SECTIONS_OF_NAME = {
   "race": (FAIRSEQ, RACE),
   "race,albert": (RACE, ADAMW, steps_and_peak(12_000, 1000, peak=2e-5), ALBERT),
   "race,gpt1": (RACE, ADAMW, GPT1),
@@ -58,4 +58,5 @@ NAMES = {
 
 def get_config(name: str = "swag") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  return merge(TASK, BATCH, *NAMES[check_name(name, NAMES)])
+  sections = SECTIONS_OF_NAME[check_name(name, SECTIONS_OF_NAME)]
+  return merge(TASK, BATCH, *sections)

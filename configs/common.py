@@ -2,7 +2,8 @@
 
 A section is a dict of settings.
 
-`unset(int)` means that the data or another model decides the value.
+`unset(int)` means that the data, the start model or the teacher decides the
+value.
 """
 
 import copy
@@ -55,7 +56,7 @@ PRETRAIN = dict(
   evaluate=dict(every=10_000, examples=10_000),
   checkpoint=dict(every=5_000, keep=2, keep_best=1),
 )
-# Rows with masked tokens.
+# The settings of rows with masked tokens.
 MASKED = dict(data=dict(mask_rate=0.15, masking="token", static_masks=0))
 
 # Configs of tasks begin with these values of Devlin et al. 2019, section 4.1.
@@ -94,11 +95,11 @@ TASK = dict(
   evaluate=dict(every=unset(int)),  # once an epoch
   checkpoint=dict(every=unset(int), keep=1, keep_best=1),
 )
-# These are published settings for tasks, of families other than BERT.
+# The next three are published settings of other families for tasks.
 FAIRSEQ = dict(  # RoBERTa
   optimizer=dict(name="adamw_fairseq", b2=0.98, weight_decay=0.1, clip_norm=0.0)
 )
-# These are for ELECTRA small and base. large has peak=5e-5 and layer_decay=0.9.
+# ELECTRA small and base; large has peak=5e-5 and layer_decay=0.9.
 ELECTRA = dict(
   schedule=dict(name="electra", peak=1e-4), optimizer=dict(layer_decay=0.8)
 )
@@ -110,7 +111,7 @@ GPT1 = dict(
 
 
 def merge(*sections: dict[str, Any]) -> ConfigDict:
-  """Returns `RUN` as a config, with the values of the sections in order."""
+  """Returns a config: `RUN`, and each section overrides the ones before it."""
   config: dict[str, Any] = {}
   for section in (RUN, *sections):
     _merge_into(config, section)
@@ -129,8 +130,8 @@ def steps_and_peak(total: int, warmup: int, peak: float) -> dict[str, Any]:
   """Returns the settings of a run's length and learning rate.
 
   Args:
-    total: the steps of the run.
-    warmup: the steps in which the rate rises.
+    total: the number of steps of the run.
+    warmup: the number of steps in which the rate rises.
     peak: the highest learning rate.
   """
   schedule = dict(warmup=warmup / total, peak=peak)

@@ -75,7 +75,7 @@ PUBLISHED_SETTINGS = dict(
   evaluate=dict(every=500),
   checkpoint=dict(every=250),
 )
-NAMES = {
+STUDENTS = {
   "base": dict(total_steps=6_150),
   "roberta": dict(
     total_steps=12_700,
@@ -93,5 +93,5 @@ NAMES = {
 
 def get_config(name: str = "base") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  changes = NAMES[check_name(name, NAMES)]
+  changes = STUDENTS[check_name(name, STUDENTS)]
   return merge(PRETRAIN, MASKED, DISTILLATION, PUBLISHED_SETTINGS, changes)

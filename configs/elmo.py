@@ -8,7 +8,7 @@ original: a character has a vector of 16 numbers. There are 2,048 filters of
   numbers. The softmax is over 793,471 words.
 Text: the 1B Word Benchmark, 768,648,884 words, published as separate words.
 Batch: 384 streams of text (128 on each of 3 GPUs). Each step reads 20 words of
-  each stream, and begins with the states of the step before. A run has 10
+  each stream, and begins with the last states of the step before. A run has 10
   epochs.
 Optimizer: Adagrad with a constant rate of 0.2; the accumulators begin at 1. The
   gradient is the gradient of 20 times the loss, clipped at a global norm of 10.

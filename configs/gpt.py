@@ -4,8 +4,9 @@ Paper: Radford et al. 2018, "Improving Language Understanding by Generative
   Pre-Training", sections 3.1 and 4.1.
 Settings: a batch has 64 rows of 512 tokens, and a run 100 epochs. The optimizer
   is Adam with a peak rate of 2.5e-4, a warm-up over 2,000 steps and a cosine to
-  zero. Weight decay is 0.01 on all parameters but biases and gains. Dropout is
-  0.1. Initial parameters are normal with standard deviation 0.02 (section 4.1).
+  zero. Weight decay is 0.01 on all parameters except biases and gains. Dropout
+  is 0.1. Initial parameters are normal with standard deviation 0.02 (section
+  4.1).
   For pre-training, no epsilon and no clipping norm is published. Here
   epsilon is 1e-8 and the norm is 1.0, as in fine-tuning
   (openai/finetune-transformer-lm train.py).
@@ -14,8 +15,9 @@ Steps: these were computed here. 100 epochs of the books' 985 M words, about 1.2
   schedule.warmup to 2,000 / total_steps.
 Differences: the released Adam multiplies the weight decay by the bias-corrected
   rate, which matters in the first thousands of steps. The released cosine
-  counts from step 0, a difference of less than 0.1% of the peak (opt.py). The
-  released softmax includes the position vectors, see objectives/lm.py.
+  counts from step 0, so the rate differs by less than 0.1% of the peak
+  (opt.py). The released softmax includes the position vectors (see
+  objectives/lm.py).
 Data: books, lower-cased; BPE with 40,478 pieces (section 4.1).
 
   name  layers x width, heads  parameters   GLUE test, average   ROCStories, %

@@ -4,7 +4,7 @@ conll2003 (Tjong Kim Sang 2003): people, places and organisations. The settings
   are those of Devlin et al. 2019, section 5.3 and appendix A.3. The first piece
   of each word is labelled, there is no CRF, and the vocabulary is cased. A row
   has 512 tokens: a sentence, and as much of the document around it as there is
-  space for. The appendix gives ranges. This config has 32 sentences a batch, a
+  space for. The appendix gives ranges; this config has 32 sentences a batch, a
   peak learning rate of 5e-5 and 3 epochs. The warm-up takes 10% of the
   steps, the decay counts from step 0, the clipping norm is 1.0, and weight
   decay is 0.01. Adam's bias is corrected.
@@ -31,7 +31,7 @@ from bert_jax.configs.common import TASK, check_name, merge
 from ml_collections import ConfigDict
 
 RATE = dict(schedule=dict(peak=5e-5))
-NAMES = {
+TASKS = {
   "conll2003": dict(
     data=dict(buckets=(128, 256, 384, 512)), log=dict(every=50)
   ),
@@ -41,4 +41,4 @@ NAMES = {
 
 def get_config(name: str = "conll2003") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  return merge(TASK, RATE, NAMES[check_name(name, NAMES)])
+  return merge(TASK, RATE, TASKS[check_name(name, TASKS)])

@@ -2,7 +2,7 @@ r"""Your own task: one class, several labels, a number, or tags of words.
 
 Settings: those of BERT for GLUE (Devlin et al. 2019, section 4.1): 32 examples
   a batch, 3 epochs and dropout 0.1. The paper tries the peak learning rates
-  5e-5, 4e-5, 3e-5 and 2e-5; here it is 2e-5. The warm-up takes 10% of the
+  5e-5, 4e-5, 3e-5 and 2e-5; here the rate is 2e-5. The warm-up takes 10% of the
   steps, the decay counts from step 0, the clipping norm is 1.0, and weight
   decay is 0.01. Adam's bias is corrected, because then fewer runs on small sets
   fail (Mosbach et al. 2021). Try several seeds with `bert_jax sweep`.

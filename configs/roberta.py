@@ -9,7 +9,7 @@ Settings: a batch has "8K" sequences of 512 tokens. A run has 500,000 steps. The
   is 0.1 (Table 9). fairseq examples/roberta/config/pretraining/base.yaml has
   other values: 2,048 sequences a batch, a peak rate of 5e-4, and 125,000 steps,
   of which 10,000 are warm-up.
-  "8K" is taken as 8,192, because 1,024 cards share it, and because 125,000
+  "8K" is read as 8,192, because 1,024 cards share a batch, and because 125,000
   steps of "2K" cost as much as 1,000,000 steps of 256 in Table 3.
   Rows are FULL-SENTENCES. Masks are new in every epoch, and there is no next
   sentence prediction (sections 4.1 and 4.2).

@@ -44,10 +44,10 @@ Settings: the sizes were chosen here. A config *_cpu has 2 layers with a width
   The docstrings are the text of `make quickstart`. elmo_cpu has a vocabulary of
   3,000 words.
   Original hardware: these sizes were not published, so there is none. Here,
-  *_cpu ran on two CPU cores and *_gpu on one GPU. Ten million tokens of
-  Wikipedia are enough. experiments/small_configs/README.md has the losses of
-  the GPU runs, and of a second run of the CPU configs (there, ALBERT's accuracy
-  for the sentence order is 0.47).
+  *_cpu ran on two CPU cores and *_gpu on one GPU. For the GPU configs, ten
+  million tokens of Wikipedia are enough. experiments/small_configs/README.md
+  has their losses, and the losses of a second run of the CPU configs (there,
+  ALBERT's accuracy for the sentence order is 0.47).
 
 teacher_gpu: 12 layers with a width of 256. It is BERT's model, but a row has
   sentences of one document, and there is no next sentence prediction (Liu et
@@ -78,15 +78,15 @@ Command: for the data of the quickstart, one of
   bert_jax train --config configs/small.py:distil_cpu \
     --workdir runs/small_distil --config.data.path=runs/quickstart/data \
     --config.teacher.path=runs/quickstart
-albert_cpu needs another vocabulary of the same text. So do roberta_cpu and
-elmo_cpu, for which `vocab` has --tokenizer bytelevel, or --tokenizer words
---size 3000:
+albert_cpu, roberta_cpu and elmo_cpu need other vocabularies, trained on the
+same text. The commands are those of albert_cpu. For roberta_cpu, `vocab` has
+--tokenizer bytelevel, and for elmo_cpu --tokenizer words --size 3000:
   bert_jax vocab --tokenizer unigram --size 4096 \
     --input runs/quickstart/text.txt --output runs/unigram.model
   bert_jax prepare --input runs/quickstart/text.txt \
     --vocab runs/unigram.model --heldout 0.02 --output PREPARED_FOLDER
-For the GPU, prepare Wikipedia. VOCABULARY is of the kind in the table; for
-elmo_gpu it is made with --tokenizer words --size 32000:
+For the GPU, prepare Wikipedia. The table says which kind of VOCABULARY a config
+needs; for elmo_gpu it is made with --tokenizer words --size 32000:
   bert_jax prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \
     --vocab VOCABULARY --output PREPARED_FOLDER
   bert_jax train --config configs/small.py:teacher_gpu \
@@ -112,7 +112,7 @@ from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
 from ml_collections import ConfigDict
 
 LENGTH = dict(model=dict(max_positions=128), data=dict(length=128))
-MASKS = dict(data=dict(max_predictions=20))
+PREDICTIONS = dict(data=dict(max_predictions=20))
 CPU = dict(
   total_steps=2700,
   batch_size=16,
@@ -140,17 +140,20 @@ GPU = dict(
 SCALES = {"cpu": CPU, "gpu": GPU}
 
 
-def model_of_size(layers: int, hidden: int, heads: int, **others: Any) -> dict:
+def model_of_size(
+  layers: int, hidden: int, heads: int, **other_settings: Any
+) -> dict:
   """Returns the section `model` for a size without a published name."""
   sizes = dict(hidden=hidden, num_layers=layers, heads=heads, mlp=4 * hidden)
-  return dict(model=sizes | others)
+  return dict(model=sizes | other_settings)
 
 
 INITIAL_RANGE = dict(initializer_range=0.04)
 CPU_SIZE = model_of_size(2, 128, 2)
 GPU_SIZE = model_of_size(4, 512, 8)
-MASKED_ROWS = (PRETRAIN, MASKED, LENGTH, MASKS)
-# Rows of one document's sentences, without next sentence prediction.
+MASKED_ROWS = (PRETRAIN, MASKED, LENGTH, PREDICTIONS)
+# Each row has sentences of one document, so there is no next sentence
+# prediction.
 DOCUMENT_ROWS = dict(
   data=dict(builder="doc_sentences", replacement="bert", count="round")
 )
@@ -282,7 +285,7 @@ FILTERS = {
   "cpu": ((1, 16), (2, 16), (3, 32), (4, 64)),
   "gpu": ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)),
 }
-ELMO = {
+ELMO_SCALES = {
   "cpu": dict(
     total_steps=1500,
     batch_size=32,
@@ -307,13 +310,15 @@ ELMO = {
 
 def get_config(name: str = "gpt_cpu") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  check_name(name, [*CONFIG_PARTS, *(f"elmo_{scale}" for scale in ELMO)])
+  check_name(name, [*CONFIG_PARTS, *(f"elmo_{scale}" for scale in ELMO_SCALES)])
   family, _, scale = name.partition("_")
   if family == "elmo":
     changes = dict(
       model=dict(filters=FILTERS[scale]),
       schedule=dict(name="cosine", warmup=0.05),
     )
-    return merge(elmo.FAMILY_SETTINGS, LSTM_SETTINGS, changes, ELMO[scale])
+    return merge(
+      elmo.FAMILY_SETTINGS, LSTM_SETTINGS, changes, ELMO_SCALES[scale]
+    )
   first_settings, last_settings = CONFIG_PARTS[name]
   return merge(*first_settings, SCALES[scale], *last_settings)

@@ -21,7 +21,8 @@ Steps of the general stage: these were computed here. 3 epochs of 2,500M words
   tokens.
 First stage of a task (sst2), which learns from the inner layers: 20 epochs, 32
   examples a batch and a constant rate of 5e-5. MNLI, QQP and QNLI have 10
-  epochs, and CoLA has 50. The measure of this stage is the held-out loss.
+  epochs, and CoLA has 50. The best checkpoint is the one with the lowest
+  held-out loss.
 Second stage of a task, which learns from the predictions: 3 epochs and
   temperature 1. The paper has batches of 16 or 32 examples, and takes the peak
   rate that is best on the development set, of 1e-5, 2e-5 and 3e-5. The rate
