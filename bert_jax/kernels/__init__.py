@@ -1,14 +1,14 @@
 """Kernels for GPUs and TPUs, products of 8-bit floats, and the dropout hash.
 
 Each kernel has a plain counterpart in `models/`, and tests compare the two.
-`fused.choose_implementation` chooses between them by the platform. The room
-imports jax, flax, jaxtyping and numpy, and no other room. Start with
-`fused.py`.
+`fused.choose_implementation` chooses the kernel or the counterpart by the
+platform. The room imports jax, flax, jaxtyping and numpy, and no room of the
+package. Start with `fused.py`.
 
-The GPU runs many programs of a kernel in parallel. Each program has its own
-number, which tells it on which block of the arrays it works.
+A GPU runs many programs of a kernel in parallel. The number of a program tells
+on which block of the arrays the program works.
 
-  fused.py: functions that all kernels share: random bits for dropout, running
+  fused.py: functions that all kernels share: random bits for dropout, the run
     on each device's shard, the choice by platform.
   fused_norm.py: bias, dropout, residual and LayerNorm in one kernel.
   fused_activation.py: bias and activation of a dense layer.

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-# The first and the last index for each token.
+# The positions of the first and of the last token in each token's range.
 TokenRange = tuple[Int[Array, "b l"], Int[Array, "b l"]]
 
 
@@ -22,11 +22,14 @@ def token_ranges(
   A range goes from the first to the last key that a query sees, or from the
   first to the last query that sees a key. There are these exceptions:
 
-    a query sees no key               all keys, since its weights are equal; and
-                                      all queries for each key of its row
-    no query sees a key               a range that ends before it begins
-    a sequence's number is above l    a range that contains its tokens
-    a sequence is not contiguous      a range that contains its tokens
+    a query sees no key               The range of the query is all keys, since
+                                      their weights are equal. The range of each
+                                      key of the row is all queries.
+    no query sees a key               The range ends before it begins.
+    a sequence's number is above l    The range contains the sequence's tokens,
+                                      and may contain others.
+    a sequence is not contiguous      The range goes from the sequence's first
+                                      to its last token.
 
   Args:
     ids: `sequence_ids`, see `attention.attention_mask`.
@@ -40,7 +43,7 @@ def token_ranges(
   def group_ends(
     groups: Int[Array, "b l"], group_numbers: Int[Array, "b l"]
   ) -> Iterator[Int[Array, "b l"]]:
-    """Returns the first and last index of the group with each group number."""
+    """Returns the first and last positions of the groups `group_numbers`."""
     first, last = (
       jax.vmap(lambda g, f=f: f(positions, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)
@@ -71,8 +74,8 @@ def block_ranges(
 ) -> Int[Array, "b blocks 2"]:
   """Returns the range of blocks of the other side for each block of this side.
 
-  The range is the first block of the other side (keys for a block of queries,
-  queries for a block of keys), and the block after the last one.
+  The other side of queries is keys, and the other side of keys is queries. A
+  range is the index of the first block, and 1 + the index of the last block.
 
   Args:
     ranges: a range of `token_ranges`.

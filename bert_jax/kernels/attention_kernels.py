@@ -1,6 +1,6 @@
-"""The kernels of fused attention; a function is one program of a kernel.
+"""The kernels of fused attention; each is the function of one program.
 
-A local with the prefix `d_` is the gradient of the array with that name.
+A variable `d_x` is the gradient of the array `x`.
 """
 
 import functools
@@ -17,16 +17,16 @@ from bert_jax.kernels.attention_program import (
   Tokens,
 )
 
-# The carry of the forward kernel's loop; see `add_block`.
+# The carry of a kernel's loop; see the kernel's `add_block`.
 Carry = tuple[Array, Array, Array]
 
 
 def forward_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the mixed values of a block of queries.
 
-  The module `fused_attention` says what the mixed values are. The kernel also
-  writes log2 of each query's sum of exponentials. With dropout, it writes the
-  queries' hashes too.
+  The docstring of `fused_attention.py` says what the mixed values are. The
+  kernel also writes log2 of each query's sum of exponentials. With dropout, it
+  writes the queries' hashes too.
   """
   program = Program(plan, refs)
   exp2 = functools.partial(fused.exp2, in_interpreter=plan.interpret)
@@ -61,41 +61,50 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     return scores, scores.max(1) * plan.exp2_scale, keys, first_key
 
   def mix(
-    scores: Array, keys: Tokens, first_key: Array, highest: Array
+    scores: Array, keys: Tokens, first_key: Array, highest_scores: Array
   ) -> tuple[Array, Array]:
     """Returns the sums of exponentials, and the block's mixed values."""
-    weights = exp2(scores * plan.exp2_scale - highest[:, None])
-    total = weights.sum(1)
+    weights = exp2(scores * plan.exp2_scale - highest_scores[:, None])
+    exp_sums = weights.sum(1)
     weights = program.apply_dropout(queries, keys, weights).astype(plan.dtype)
     value = program.load_projected(2, first_key, plan.keys_per_block)
-    return total, fused.dot(weights, value, (1, 0))
+    return exp_sums, fused.dot(weights, value, (1, 0))
 
   def add_block(j: Array, carry: Carry) -> Carry:
-    """Updates (highest scores, sums, mixed values) with a block of keys."""
-    highest, total, mixed = carry
-    scores, new_highest, keys, first_key = block_scores(j)
-    new_highest = jnp.maximum(highest, new_highest)
-    shrink_factor = exp2(highest - new_highest)
-    block_total, block_mixed = mix(scores, keys, first_key, new_highest)
-    total = total * shrink_factor + block_total
-    return new_highest, total, mixed * shrink_factor[:, None] + block_mixed
+    """Updates (highest scores, sums of exponentials, mixed values)."""
+    highest_scores, exp_sums, mixed_values = carry
+    scores, new_highest_scores, keys, first_key = block_scores(j)
+    new_highest_scores = jnp.maximum(highest_scores, new_highest_scores)
+    shrink_factor = exp2(highest_scores - new_highest_scores)
+    block_exp_sums, block_mixed_values = mix(
+      scores, keys, first_key, new_highest_scores
+    )
+    exp_sums = exp_sums * shrink_factor + block_exp_sums
+    return (
+      new_highest_scores,
+      exp_sums,
+      mixed_values * shrink_factor[:, None] + block_mixed_values,
+    )
 
   if plan.num_other_blocks == 1:
-    scores, highest, keys, first_key = block_scores(0)
-    total, mixed = mix(scores, keys, first_key, highest)
+    scores, highest_scores, keys, first_key = block_scores(0)
+    exp_sums, mixed_values = mix(scores, keys, first_key, highest_scores)
   else:
     start = (
       jnp.full(plan.queries_per_block, 2 * UNSEEN_SCORE),
       jnp.zeros(plan.queries_per_block, jnp.float32),
       jnp.zeros((plan.queries_per_block, plan.block_width), jnp.float32),
     )
-    highest, total, mixed = program.run_loop(add_block, start)
-  scale = plan.keep_scale / total
+    highest_scores, exp_sums, mixed_values = program.run_loop(add_block, start)
+  scale = plan.keep_scale / exp_sums
   program.store(
-    out, mixed * scale[:, None], first_query, plan.queries_per_block
+    out, mixed_values * scale[:, None], first_query, plan.queries_per_block
   )
   program.store_vector(
-    log_sums, highest + jnp.log2(total), first_query, plan.queries_per_block
+    log_sums,
+    highest_scores + jnp.log2(exp_sums),
+    first_query,
+    plan.queries_per_block,
   )
 
 
@@ -114,8 +123,10 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
     first_query, hashes=program.load_optional_vector(hashes, first_query, size)
   )
   d_out = program.load(out_gradient, first_query, size)
-  mixed = program.load(out, first_query, size).astype(jnp.float32)
-  delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.keep_scale)
+  mixed_values = program.load(out, first_query, size).astype(jnp.float32)
+  delta = (d_out.astype(jnp.float32) * mixed_values).sum(1) * (
+    1.0 / plan.keep_scale
+  )
   program.store_vector(deltas, delta, first_query, size)
   log_sum = program.load_vector(log_sums, first_query, size)
 
@@ -167,13 +178,13 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
     weights = program.probabilities(product, queries, keys, log_sum)
-    dropped = program.apply_dropout(queries, keys, weights)
+    kept_weights = program.apply_dropout(queries, keys, weights)
     d_scores = program.score_gradients(
-      weights, dropped * d_weights, delta, log_sum
+      weights, kept_weights * d_weights, delta, log_sum
     )
     d_key += fused.dot(d_scores, query, (1, 0))
-    dropped = dropped.astype(plan.dtype)
-    return d_key, d_value + fused.dot(dropped, d_out, (1, 0))
+    kept_weights = kept_weights.astype(plan.dtype)
+    return d_key, d_value + fused.dot(kept_weights, d_out, (1, 0))
 
   zero = jnp.zeros((size, plan.block_width), jnp.float32)
   d_key, d_value = program.run_loop(add_block, (zero, zero))
@@ -185,8 +196,8 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes all gradients of a row whose keys are one block.
 
   The program has all keys, so it computes the weights only once for the three
-  gradients. Unlike `keys_kernel`, it needs no array of `deltas`: it computes
-  them as sums over the keys.
+  gradients. Unlike `keys_kernel`, it needs no array of `deltas`: each delta is
+  a sum over the keys, which it computes.
   """
   program = Program(plan, refs)
   *hashes, log_sums, out_gradient, d_qkv, sums = program.other_refs
@@ -196,7 +207,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
 
   def add_block(i: Array, carry: Carry) -> Carry:
     """Adds the gradients from a block of queries."""
-    d_key, d_value, d_queries = carry
+    d_key, d_value, d_query_total = carry
     first_query = program.zero + i * plan.queries_per_block
     query = program.load_projected(0, first_query, plan.queries_per_block)
     d_out = program.load(out_gradient, first_query, plan.queries_per_block)
@@ -210,19 +221,19 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
     weights = program.probabilities(product, queries, keys, log_sum)
-    dropped = program.apply_dropout(queries, keys, weights)
-    products = dropped * d_weights
+    kept_weights = program.apply_dropout(queries, keys, weights)
+    products = kept_weights * d_weights
     d_scores = program.score_gradients(
       weights, products, products.sum(0), log_sum
     )
-    dropped = dropped.astype(plan.dtype)
+    kept_weights = kept_weights.astype(plan.dtype)
     d_query = fused.dot(d_scores, key, (0, 0))
     program.store(
       d_qkv, d_query, first_query, plan.queries_per_block, program.zero
     )
     d_key += fused.dot(d_scores, query, (1, 0))
-    d_value += fused.dot(dropped, d_out, (1, 0))
-    return d_key, d_value, d_queries + d_query
+    d_value += fused.dot(kept_weights, d_out, (1, 0))
+    return d_key, d_value, d_query_total + d_query
 
   zero = jnp.zeros((size, plan.block_width), jnp.float32)
   start = (
@@ -230,7 +241,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
     zero,
     jnp.zeros((plan.queries_per_block, plan.block_width), jnp.float32),
   )
-  d_key, d_value, d_queries = program.run_loop(add_block, start)
-  program.store_sums(sums, 0, d_queries.sum(0))
+  d_key, d_value, d_query_total = program.run_loop(add_block, start)
+  program.store_sums(sums, 0, d_query_total.sum(0))
   for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
     program.store_gradient(d_qkv, sums, number, gradient, program.zero, size)

@@ -19,8 +19,8 @@ Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 # that sees no key gets equal weights and not 0/0. The score is a power of 2, so
 # that a fused multiply-add does not change its product with a scale.
 UNSEEN_SCORE = -(2.0**100)
-# If the other side has more blocks than this, a kernel skips the blocks in
-# which no query sees a key.
+# A kernel that loops over more blocks than this skips the blocks in which no
+# query sees a key.
 MAX_BLOCKS_WITHOUT_SKIPS = 8
 
 
@@ -28,8 +28,8 @@ MAX_BLOCKS_WITHOUT_SKIPS = 8
 class Plan:
   """Holds the static settings of a kernel: the sizes of a shard and of blocks.
 
-  A program works on one block of queries or of keys, its side, and loops over
-  the blocks of the other side.
+  A program works on one block of queries or of keys, and loops over the blocks
+  of the other side: of keys for queries, and of queries for keys.
 
   Attributes:
     rows: the number of rows of the batch on a device.
@@ -41,7 +41,7 @@ class Plan:
     dtype: the dtype of queries, keys and values.
     queries_per_block: the number of queries in a block.
     keys_per_block: the number of keys in a block.
-    side: the side of the programs, "queries" or "keys".
+    side: the blocks on which programs work, "queries" or "keys".
     interpret: True if the interpreter runs the kernel.
   """
 
@@ -73,14 +73,14 @@ class Plan:
     """True if a program reads the range of blocks for its loop from an array.
 
     A loop with static ends is faster if there is little to skip. At 512 tokens,
-    the forward kernel takes 262 us with static ends and 307 us without static
-    ends (H200).
+    the forward kernel takes 262 us with static ends, and 307 us with ends that
+    it reads from an array (H200).
     """
     return self.num_other_blocks > MAX_BLOCKS_WITHOUT_SKIPS
 
   @property
   def block_width(self) -> int:
-    """The width of a block: `head_dim` rounded up to a power of 2, or 16."""
+    """The width of a block: the next power of 2 of `head_dim`, at least 16."""
     return fused.next_power_of_2(self.head_dim, 16)
 
   @property
@@ -124,8 +124,8 @@ class Program:
     head: the index of the head.
     block: the index of the block.
     zero: an index 0 that is no constant; see `__init__`.
-    features: the slice of a block's features.
-    is_feature: True for the features of a block that are below `head_dim`.
+    features: the slice of a block's `block_width` features.
+    is_feature: True for a feature whose index is below `head_dim`.
     block_ranges: the array of `attention_blocks.block_ranges`; None if the plan
       skips no blocks.
     other_refs: the kernel's arrays after `ids`, `qkv` and `block_ranges`.
@@ -137,7 +137,7 @@ class Program:
     Args:
       plan: the kernel's plan.
       refs: `ids` and `qkv`, then the kernel's other arrays. If the plan skips
-        blocks, the range of blocks for each block stands between them.
+        blocks, `block_ranges` stands after `qkv`.
     """
     self.plan, remaining = plan, iter(refs)
     self.ids, self.qkv = next(remaining), next(remaining)
@@ -168,7 +168,10 @@ class Program:
   def _block(
     self, ref: Ref, first: Array, size: int, index: tuple[Array, ...]
   ) -> tuple[Ref, Array | None]:
-    """Returns a reference to a block [size, features], and its mask."""
+    """Returns a reference to a block [size, features], and the block's mask.
+
+    The mask is True for elements of the array. It is None if all elements are.
+    """
     is_inside, plan = self.inside_mask(first, size), self.plan
     mask = None
     if is_inside is not None or plan.block_width != plan.head_dim:
@@ -219,7 +222,7 @@ class Program:
   def load_optional_vector(
     self, refs: Sequence[Ref], first: Array, size: int
   ) -> Array | None:
-    """Calls `load_vector` with the entry of `refs`; None if `refs` is empty."""
+    """Calls `load_vector` with the only entry of `refs`; None without one."""
     return self.load_vector(refs[0], first, size) if refs else None
 
   def store_vector(
@@ -276,7 +279,7 @@ class Program:
   def probabilities(
     self, product: Array, queries: Tokens, keys: Tokens, log_sums: Array
   ) -> Array:
-    """Computes probabilities.
+    """Computes the probabilities of a block of queries and a block of keys.
 
     A query that sees no key has equal probabilities, as in a softmax.
 
@@ -284,7 +287,7 @@ class Program:
       product: the products of queries and keys.
       queries: the queries.
       keys: the keys.
-      log_sums: the sums that `forward_kernel` wrote.
+      log_sums: the queries' log sums, which `forward_kernel` wrote.
     """
     axis = 0 if queries.ids.shape[0] == 1 else 1
     equal_powers = jnp.where(
@@ -296,7 +299,7 @@ class Program:
     return fused.exp2(self.mask_end(powers, keys), self.plan.interpret)
 
   def sees_any_key(self, log_sums: Array) -> Array:
-    """Returns True for the queries that see a key."""
+    """Returns True for each query that sees a key; see `probabilities`."""
     return log_sums > 0.5 * UNSEEN_SCORE * self.plan.exp2_scale
 
   def score_factor(self, log_sums: Array) -> Array:
@@ -316,7 +319,7 @@ class Program:
       weights: the probabilities before dropout.
       products: the probabilities after dropout, times their gradients.
       delta: the sums of `products` over the keys.
-      log_sums: the sums that `forward_kernel` wrote.
+      log_sums: the queries' log sums, which `forward_kernel` wrote.
     """
     factor = self.score_factor(log_sums)
     gradient = products * factor[None] - weights * (delta * factor)[None]
@@ -325,7 +328,7 @@ class Program:
   def apply_dropout(
     self, queries: Tokens, keys: Tokens, weights: Array
   ) -> Array:
-    """Sets the weights that dropout drops to 0; the rest is not scaled."""
+    """Sets the weights that dropout drops to 0; does not scale the others."""
     rate = self.plan.rate
     if not rate:
       return weights

@@ -1,7 +1,8 @@
 """Products of 8-bit floats, for GPUs that can multiply them (from H100 on).
 
 Only the option products="fp8" selects them. In each step every operand is
-scaled by its largest absolute value in that step. Activations and weights are
+divided by a scale, so that its largest absolute value in that step becomes the
+largest 8-bit float. Activations and weights are
 e4m3, gradients are e5m2 (Micikevicius et al. 2022, section 4). Sums are
 float32, and the product has the dtype of the computation.
 """
@@ -36,7 +37,7 @@ def _scaled_dot(
   dtype: jnp.dtype,
 ) -> Array:
   """Multiplies two scaled matrices; see `fused.dot` for `summed_axes`."""
-  # XLA recognises an 8-bit product only if it is written this way.
+  # XLA recognises an 8-bit product only if the scales are applied like this.
   a, b = (x.astype(dtype) * scale.astype(dtype) for x, scale in (left, right))
   return jax.lax.dot_general(
     a, b, (((summed_axes[0],), (summed_axes[1],)), ((), ()))
@@ -74,7 +75,7 @@ _product.defvjp(_forward, _backward)
 def product(
   x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed_axes: int
 ) -> Float[Array, "..."]:
-  """Multiplies an array by a kernel of its dtype; keeps the dtype.
+  """Multiplies an array by a kernel; both and the product have one dtype.
 
   Args:
     x: the array.

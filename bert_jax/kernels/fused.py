@@ -12,11 +12,11 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, UInt32
 
 Axes = tuple[str | None, ...]
-# An array of the device, or a constant of the program.
+# An array of a device, or a constant of a program.
 Numbers = TypeVar("Numbers", Array, np.ndarray)
-GOLDEN_RATIO = 0x9E3779B1  # The golden ratio times 2**32.
+GOLDEN_RATIO = 0x9E3779B1  # A prime near 2**32 / the golden ratio.
 
-# Option of an encoder -> its implementations, besides "auto".
+# Option of an encoder -> its values, which are implementations, except "auto".
 IMPLEMENTATIONS = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
   "elementwise": ("xla", "triton"),
@@ -27,8 +27,8 @@ IMPLEMENTATIONS = {
 def device_in_use() -> Any:
   """Returns a device of the mesh in use; without a mesh, the first device.
 
-  A program for a TPU or a GPU may be compiled on a machine without one, so the
-  device may be abstract: it has only `platform` and `device_kind`.
+  A program for a TPU or a GPU may be compiled on a machine without a TPU or a
+  GPU. Then the device is abstract: it has only `platform` and `device_kind`.
   """
   abstract_device = jax.sharding.get_abstract_mesh().abstract_device
   return jax.devices()[0] if abstract_device is None else abstract_device
@@ -103,8 +103,9 @@ def choose_attention(
 
   This is `choose_implementation`, but "auto" also chooses the kernel for TPUs:
   from v4 on, in 16 bits, for rows of 128, 256, 384 or 512 tokens, if the heads
-  of a device fill registers of 128 columns. By the compiler's estimate, and a
-  model of the kernel, these steps are faster with it (docs/tpu.md).
+  of a device fill registers of 128 columns. By the compiler's estimate and a
+  model of the kernel, steps with such rows are faster with the kernel
+  (docs/tpu.md).
 
   Args:
     name: "auto" or one of `IMPLEMENTATIONS["attention"]`.
@@ -140,23 +141,23 @@ def hash_uint32(x: Numbers) -> Numbers:
 
 
 def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
-  """Returns hashes, uint32 [count], of the seed and of indices 0, 1, ...
+  """Returns hashes, uint32 [count], of the seed and of each index 0, 1, ...
 
   Args:
     seed: the seed of the hashes; see `layers.dropout_seed`.
-    count: the size of the first axis.
+    count: the number of indices.
   """
   indices = jnp.arange(count, dtype=jnp.uint32)
   return hash_uint32(hash_uint32(indices + seed[0]) ^ seed[1])
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:
-  """Returns hashes, uint32, of the seed and of all indices except the last.
+  """Returns hashes, uint32, of the seed and of an element's first indices.
 
   Args:
     first: the output of `first_hashes`, which broadcasts with `index`.
-    index: uint32 below 2**31: the indices on the axis into which all axes
-      between the first and the last are flattened.
+    index: uint32 below 2**31: the element's index on the axes between the first
+      and the last, as if they were flattened into one axis.
   """
   return hash_uint32(
     first + hash_uint32(index * np.uint32(2) + np.uint32(GOLDEN_RATIO))
@@ -164,7 +165,7 @@ def row_hashes(first: Array, index: Numbers) -> Array:
 
 
 def column_hashes(index: Numbers) -> Numbers:
-  """Returns hashes, uint32, of indices on the last axis, without the seed.
+  """Returns hashes, uint32, of indices on the last axis, but not of the seed.
 
   Args:
     index: the indices, uint32.
@@ -179,9 +180,9 @@ def random_bits(row: Array, column: Array | np.ndarray) -> Array:
   Each element costs one product and one sum. This is strongly universal hashing
   (Dietzfelbinger 1996), with one difference: the factor and the summand of a
   row are not independent, but are both made from the row's hash. The bits are
-  good for a comparison with a threshold: pairs, rectangles of four, and sums
-  over rows and columns are distributed as with independent draws
-  (tests/models/test_layers.py).
+  good for a comparison with a threshold: its results in pairs of elements, in
+  four elements of a rectangle, and summed over rows and columns are distributed
+  as with independent draws (tests/models/test_layers.py).
 
   Args:
     row: the output of `row_hashes`.
@@ -192,7 +193,7 @@ def random_bits(row: Array, column: Array | np.ndarray) -> Array:
 
 
 def drop_threshold(rate: float) -> np.uint32:
-  """Returns the limit: dropout drops an element if its bits are below it."""
+  """Returns the number below which random bits make dropout drop an element."""
   return np.uint32(round(rate * 2**32))
 
 
@@ -285,7 +286,7 @@ def run_on_shards(
 def dot(a: Array, b: Array, summed_axes: tuple[int, int]) -> Array:
   """Multiplies two matrices; the product is float32.
 
-  Float32 matrices are multiplied exactly and not rounded to fewer bits first.
+  Float32 matrices are multiplied without rounding them to fewer bits first.
 
   Args:
     a: the first matrix.
@@ -305,10 +306,10 @@ def dot(a: Array, b: Array, summed_axes: tuple[int, int]) -> Array:
 def sum_groups_of_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
   """Adds up groups of rows, so that at most 32 rows are left.
 
-  The caller adds up the rows that are left. To sum over rows, the compiler
-  gives each processor a few columns and all of their rows. With a thousand rows
-  and few columns most of the processors would be idle. An array with few rows,
-  or with an odd number of rows, is returned as it is.
+  The caller adds up the rows that are left. In a sum over all rows, the
+  compiler gives each processor a few columns, with all of their rows. With a
+  thousand rows and few columns, most of the processors would be idle. An array
+  with few rows, or with an odd number of rows, is returned as it is.
   """
   num_rows = len(x)
   num_groups = math.gcd(num_rows, 32)

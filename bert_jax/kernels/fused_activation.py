@@ -21,7 +21,7 @@ Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 # The tuning of each kernel: rows in a block, columns in a block, warps.
 FORWARD_TUNING = (32, 128, 8)
 BACKWARD_TUNING = (32, 128, 8)
-# The number of programs of the backward kernel that share the blocks of some
+# At most this many programs of the backward kernel share the rows of a block of
 # columns.
 PROGRAMS_PER_COLUMNS = 64
 
@@ -36,7 +36,7 @@ def _forward_kernel(
   num_columns: int,
   interpret: bool,
 ) -> None:
-  """Computes a block of `y` = function(x + bias), [num_rows, num_columns]."""
+  """Computes a block of `y` [num_rows, num_columns] = function(x + bias)."""
   height, breadth, _ = FORWARD_TUNING
   columns = pl.ds(pl.program_id(1) * breadth, breadth)
   is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < num_columns
@@ -63,8 +63,8 @@ def _backward_kernel(
 ) -> None:
   """Computes `d_x` from `d_y`, and sums of `d_x` over rows.
 
-  A program works on every n-th block of some columns, where n is
-  `num_programs`. Its sums are one row of `sums`.
+  A program has one block of columns, and in it every n-th block of rows, where
+  n is `num_programs`. Its sums are one row of `sums`.
   """
   height, breadth, _ = BACKWARD_TUNING
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
@@ -97,31 +97,31 @@ def _backward_kernel(
 def _normal_tail(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
   """Returns a normal distribution's probability below -|x|, and exp(-x^2 / 2).
 
-  The probability is exact within 1e-7. Kernels have no error function, so this
-  is the formula of Abramowitz & Stegun 1964, 7.1.26. The distribution's
-  density needs the formula's exponential too. Powers of 2 and fused
-  multiply-adds need the fewest instructions.
+  The probability's error is below 1e-7. Kernels have no error function, so this
+  is the formula of Abramowitz & Stegun 1964, 7.1.26. The formula's exponential
+  is returned too, because the distribution's density needs it. The code uses
+  powers of 2 and fused multiply-adds, which need the fewest instructions.
   """
   bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), in_interpreter)
   t = 0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0
   t = fused.reciprocal(t, in_interpreter)
-  tail: Any = 0.5 * 1.061405429
-  for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-    tail = tail * t + 0.5 * factor
-  return tail * (t * bell), bell
+  polynomial: Any = 0.5 * 1.061405429
+  for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+    polynomial = polynomial * t + 0.5 * coefficient
+  return polynomial * (t * bell), bell
 
 
 def gelu(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the exact gelu, within 2e-7 times `x`. Arguments: `fused.exp2`."""
+  """Returns gelu with the error function; the error is below 2e-7 times |x|."""
   return jnp.maximum(x, 0.0) - jnp.abs(x) * _normal_tail(x, in_interpreter)[0]
 
 
 def gelu_derivative(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the derivative of the exact gelu, within 2e-7."""
+  """Returns the derivative of `gelu`; the error is below 2e-7."""
   tail, bell = _normal_tail(x, in_interpreter)
   probability = jnp.where(x > 0, 1.0 - tail, tail)
   return probability + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
@@ -130,8 +130,8 @@ def gelu_derivative(
 def _tanh_gate(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
   """Returns the factor of x in `gelu_new`, and exp(-2 u).
 
-  The factor 0.5 (1 + tanh u) equals 1 / (1 + exp(-2 u)). The exponent has an
-  upper bound, so that the power stays finite.
+  The factor 0.5 (1 + tanh u) equals 1 / (1 + exp(-2 u)). The exponent is at
+  most 60, so that the power stays finite.
   """
   u = math.sqrt(2.0 / math.pi) * x * (0.044715 * (x * x) + 1.0)
   powers = jnp.minimum((-2.0 * math.log2(math.e)) * u, 60.0)
@@ -142,14 +142,14 @@ def _tanh_gate(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
 def gelu_new(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the tanh form of gelu, within 2e-7 times `x`."""
+  """Returns gelu in its tanh form; the error is below 2e-7 times |x|."""
   return x * _tanh_gate(x, in_interpreter)[0]
 
 
 def gelu_new_derivative(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the derivative of the tanh form of gelu, within 4e-7."""
+  """Returns the derivative of `gelu_new`; the error is below 4e-7."""
   gate, powers = _tanh_gate(x, in_interpreter)
   slope = math.sqrt(8.0 / math.pi) * (3.0 * 0.044715 * (x * x) + 1.0)
   return gate * (1.0 + x * slope * (powers * gate))
@@ -190,8 +190,8 @@ def bias_activation(
 ) -> Float[Array, "b l f"]:
   """Computes function(x + bias); the arithmetic is float32.
 
-  The compiler would make several passes for the gradients. The backward kernel
-  reads `x` and the gradient once, and adds up the bias's gradient too.
+  The backward kernel makes one pass, in which it also adds up the bias's
+  gradient. The compiler would make several passes.
 
   Args:
     x: a dense layer's output, to which no bias was added.

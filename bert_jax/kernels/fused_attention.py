@@ -32,10 +32,10 @@ from bert_jax.kernels import (
 #   name           kernel           rows                  measured at
 #   FORWARD        forward_kernel   over 128 tokens       512 tokens
 #   FORWARD_SHORT  forward_kernel   up to 128 tokens      128 tokens
-#   QUERIES        queries_kernel   over one block        512 tokens
-#   KEYS           keys_kernel      over one block        512 tokens
-#   ROW            row_kernel       up to one block       128 tokens
-# "One block" is a block of keys of `ROW_TUNING`.
+#   QUERIES        queries_kernel   longer than a block   512 tokens
+#   KEYS           keys_kernel      longer than a block   512 tokens
+#   ROW            row_kernel       up to a block         128 tokens
+# "A block" means the number of keys in a block by `ROW_TUNING`.
 Tuning = tuple[int, int, int, int]
 FORWARD_TUNING: Tuning = (128, 64, 4, 3)
 FORWARD_SHORT_TUNING: Tuning = (128, 32, 4, 3)
@@ -68,7 +68,7 @@ def _block_sizes(
   limit = fused.next_power_of_2(length, 16)
   queries_per_block, keys_per_block = (min(size, limit) for size in tuning[:2])
   if dtype == jnp.float32:
-    # Float32 blocks take twice as much memory, and must still fit.
+    # Float32 blocks take twice the memory of 16-bit blocks, and must still fit.
     queries_per_block, keys_per_block = (
       min(queries_per_block, 64),
       min(keys_per_block, 32),
@@ -94,18 +94,18 @@ def _run_kernel(
     options: the options of `attention`.
     output_shapes: (number of blocks) -> shapes of the outputs.
     arrays: `ids`, `qkv`, and the kernel's other arrays.
-    aliases: pairs (index in the other arrays, index in the outputs): the output
-      is written into the memory of the array.
+    aliases: pairs (index in the kernel's other arrays, index in the outputs).
+      The output is written into the memory of the array.
 
   Returns:
-    A tuple of arrays.
+    A tuple of arrays: the outputs.
   """
   rate, causal, interpret = options
   ids, qkv, *other_arrays = arrays
-  rows, length, heads, _, head_dim = qkv.shape
+  num_rows, length, heads, _, head_dim = qkv.shape
   queries_per_block, keys_per_block = _block_sizes(tuning, length, qkv.dtype)
   plan = attention_program.Plan(
-    rows=rows,
+    rows=num_rows,
     length=length,
     heads=heads,
     head_dim=head_dim,
@@ -131,7 +131,7 @@ def _run_kernel(
     )
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
-    grid=(rows * heads, plan.num_blocks),
+    grid=(num_rows * heads, plan.num_blocks),
     out_shape=output_shapes(plan.num_blocks),
     input_output_aliases={
       len(inputs) + array_index: output_index
@@ -152,11 +152,11 @@ def _forward(
   has_dropout = options[0] > 0
 
   def run_shard(*arrays: Array) -> tuple[Array, ...]:
-    rows, length, heads, _, head_dim = arrays[1].shape
+    num_rows, length, heads, _, head_dim = arrays[1].shape
 
     def output_shapes(_: int) -> OutputShapes:
-      out = _shape((rows, length, heads, head_dim), qkv.dtype)
-      token_shape = (rows, heads, length)
+      out = _shape((num_rows, length, heads, head_dim), qkv.dtype)
+      token_shape = (num_rows, heads, length)
       hash_shapes = (_shape(token_shape, jnp.uint32),) if has_dropout else ()
       return out, _shape(token_shape), *hash_shapes
 
@@ -173,8 +173,8 @@ def _forward(
   arrays: list[Array] = [ids, qkv]
   in_axes: list[fused.Axes] = [IDS_AXES, PROJECTED_AXES]
   if has_dropout:
-    rows, _, heads = qkv.shape[:3]
-    arrays += [fused.first_hashes(seed, rows), jnp.arange(heads)]
+    num_rows, _, heads = qkv.shape[:3]
+    arrays += [fused.first_hashes(seed, num_rows), jnp.arange(heads)]
     in_axes += [("batch",), ("heads",)]
   out_axes = [MIXED_AXES, TOKEN_AXES, *([TOKEN_AXES] if has_dropout else [])]
   out, *saved = fused.run_on_shards(run_shard, in_axes, out_axes, *arrays)
@@ -238,7 +238,7 @@ def _gradient_shapes(qkv: Array, blocks: int) -> OutputShapes:
 
 
 def _row_backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
-  """Computes `_backward` for rows that are one block of keys."""
+  """Computes `_backward` for rows that fit into one block of keys."""
   *forward_arrays, _, gradient = arrays
   d_qkv, sums = _run_kernel(
     attention_kernels.row_kernel,
@@ -306,7 +306,7 @@ def _attention_backward(
 ) -> tuple[Array, Array, np.ndarray, np.ndarray]:
   ids, *arrays, seed = saved
   # The log sums, and the hashes if there is dropout, are arrays with a number
-  # for each token.
+  # for each head and token.
   number_axes = [TOKEN_AXES] * (len(arrays) - 2)
   d_qkv, sums = fused.run_on_shards(
     functools.partial(_backward, (rate, causal, interpret)),

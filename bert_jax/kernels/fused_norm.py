@@ -70,7 +70,7 @@ class _Program:
 
   def __init__(self, plan: _Plan):
     self.plan, self.index = plan, pl.program_id(0)
-    # A constant 0 cannot be the start: Pallas checks the end of a slice that
+    # The start must not be a constant 0: Pallas checks the end of a slice that
     # begins with a constant, even if a mask excludes the end.
     self.columns = pl.ds(self.index * 0, plan.columns_per_block)
     self.is_column = jnp.arange(plan.columns_per_block) < plan.num_columns
@@ -92,7 +92,7 @@ class _Program:
     return triton.load(ref.at[self.columns], mask=self.is_column, other=0)
 
   def store(self, ref: Ref, *index: Rows, block: Array) -> None:
-    """Writes a row or a slice of rows."""
+    """Writes a row or a slice of rows, the last entry of `index`."""
     block_ref = ref.at[*index, self.columns]
     mask = self._mask(index[-1])
     triton.store(block_ref, block.astype(ref.dtype), mask=mask)
@@ -192,28 +192,32 @@ def _backward_kernel(
     # Read the next tile while this tile is summed up.
     next_arrays = read(i + num_programs)
     blocks, (mean, inverse, row_hashes) = tile_arrays[:4], tile_arrays[4:]
-    x_tile, y_tile, g, second_g = (x.astype(jnp.float32) for x in blocks)
-    y_tile, g = y_tile + bias_row, g + second_g
+    x_tile, y_tile, gradient, second_tile_gradient = (
+      x.astype(jnp.float32) for x in blocks
+    )
+    y_tile, gradient = y_tile + bias_row, gradient + second_tile_gradient
     if plan.rate:
       factors = program.dropout_factors(row_hashes[:, None], column_hashes)
       y_tile = y_tile * factors
     inverse = inverse[:, None]
     normalised_tile = (x_tile + y_tile - mean[:, None]) * inverse
     d_scale, d_shift = (
-      d_scale + (g * normalised_tile).sum(0),
-      d_shift + g.sum(0),
+      d_scale + (gradient * normalised_tile).sum(0),
+      d_shift + gradient.sum(0),
     )
-    g = g * scale_row
-    mean_g = jnp.sum(g, 1, keepdims=True) / plan.num_columns
-    mean_g_tile = (
-      jnp.sum(g * normalised_tile, 1, keepdims=True) / plan.num_columns
+    gradient = gradient * scale_row
+    mean_gradient = jnp.sum(gradient, 1, keepdims=True) / plan.num_columns
+    mean_product = (
+      jnp.sum(gradient * normalised_tile, 1, keepdims=True) / plan.num_columns
     )
-    g = inverse * (g - mean_g - normalised_tile * mean_g_tile)
-    program.store(d_x, tile_rows(i), block=g)
+    gradient = inverse * (
+      gradient - mean_gradient - normalised_tile * mean_product
+    )
+    program.store(d_x, tile_rows(i), block=gradient)
     if plan.rate:
-      g = g * factors
-      program.store(d_y, tile_rows(i), block=g)
-    return (d_bias + g.sum(0), d_scale, d_shift), next_arrays
+      gradient = gradient * factors
+      program.store(d_y, tile_rows(i), block=gradient)
+    return (d_bias + gradient.sum(0), d_scale, d_shift), next_arrays
 
   zero = jnp.zeros(plan.columns_per_block, jnp.float32)
   # The program's tiles are index + i * num_programs, for i = 0, 1, 2, ...
@@ -250,7 +254,8 @@ def _run_kernel(
   )(*flat_arrays)
 
 
-# The logical axes of the arrays. `ROW_SCALAR_AXES`: a number for each row.
+# The logical axes of the arrays. An array with `ROW_SCALAR_AXES` has a number
+# for each row.
 HIDDEN_AXES = ("batch", "length", "embed_activation")
 ROW_AXES = ("embed_activation",)
 ROW_SCALAR_AXES = ("batch", "length")
@@ -278,14 +283,17 @@ def _forward(
   interpret: bool,
   returns_stats: bool,
 ) -> tuple[Array, ...]:
-  """Computes the output; if `returns_stats`, also means and 1 / deviations."""
+  """Computes the output; if `returns_stats`, also each row's `stats`.
+
+  For `stats`, see `_forward_kernel`.
+  """
   num_stats = 2 if returns_stats else 0
 
   def run_shard(
     hashes: Array, columns: Array, x: Array, *arrays: Array
   ) -> tuple[Array, ...]:
-    rows, length, width = x.shape
-    plan = _Plan(rows * length, width, rate, epsilon)
+    batch_size, length, width = x.shape
+    plan = _Plan(batch_size * length, width, rate, epsilon)
     scalar_shape = jax.ShapeDtypeStruct((plan.num_rows,), jnp.float32)
     hidden_shape = jax.ShapeDtypeStruct(
       (plan.num_rows, plan.num_columns), x.dtype
@@ -331,10 +339,10 @@ def add_norm(
 ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"]]:
   """Returns LayerNorm(x + dropout(y + bias)), twice.
 
-  The caller reads the output in two places. Since it is returned twice, the two
-  gradients arrive separately, and the kernel adds them without an extra pass.
-  All sums are float32. The only large arrays that the forward pass saves are x
-  and y. The backward pass computes the rest again.
+  The caller reads the output in two places. Since the output is returned twice,
+  the two gradients arrive separately, and the kernel adds them without an extra
+  pass. All sums are float32. The only large arrays that the forward pass saves
+  are x and y. The backward pass computes all others again.
 
   Args:
     x: the residual.
@@ -380,20 +388,20 @@ def _add_norm_backward(
   *saved_arrays, seed = saved
 
   def run_shard(
-    hashes: Array, columns: Array, x: Array, *rest: Array
+    hashes: Array, columns: Array, x: Array, *other_arrays: Array
   ) -> tuple[Array, Array, Array]:
-    rows, length, width = x.shape
+    batch_size, length, width = x.shape
     warps, num_programs, tile = (
       WIDE_TUNING if width >= MIN_WIDE_COLUMNS else NARROW_TUNING
     )
-    num_rows = rows * length
+    num_rows = batch_size * length
     plan = _Plan(num_rows, width, rate, epsilon, math.gcd(tile, num_rows))
     hidden_shape = jax.ShapeDtypeStruct((num_rows, width), x.dtype)
     num_programs = min(num_programs, num_rows // plan.rows_per_tile)
     sums_shape = jax.ShapeDtypeStruct((num_programs, 3, width), jnp.float32)
     arrays = [
       array.reshape(-1) if array.ndim == 2 else array
-      for array in (hashes, columns, x, *rest)
+      for array in (hashes, columns, x, *other_arrays)
     ]
     d_x, d_y, sums = _run_kernel(
       _backward_kernel,

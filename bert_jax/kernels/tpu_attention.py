@@ -1,20 +1,22 @@
 """Attention kernels for TPUs, which never write an array [b, h, l, l] to HBM.
 
 There is one kernel for the forward pass and one for the backward pass. A
-program works on one row of the batch and on some of its heads. Their scores
-stay in the core's local memory, and the backward pass computes them again.
+program works on one row of the batch and on some of the heads. The scores of
+these heads stay in the core's local memory, and the backward pass computes them
+again.
 
 The kernels read and write arrays [b, l, h * k], as the products before and
 after attention make and take them. An array [b, h, l, k] would have to be
-reordered, and with heads of 64 its last axis would be padded to twice its size,
-because a register has 128 columns. So two heads of 64 share the columns of a
-register. A product over all of these columns gives the scores of one head if
-the columns of the other head are 0 in one of its operands. This costs nothing:
-the unit for products works on 128 columns anyway.
+reordered, and if a head has 64 columns, the last axis would be padded to 128,
+because a register has 128 columns. So two heads of 64 columns share a register.
+A product over all 128 columns gives the scores of one head if the columns of
+the other head are 0 in one of the two operands. This costs nothing: the unit
+for products works on 128 columns anyway.
 
 The scores are transposed, with keys as rows and queries as columns. So sums and
-maxima over keys add and compare registers, and numbers of queries need no copy
-for each column.
+maxima over keys add and compare whole registers. A number for each query is
+stored once, as a row [1, l]. Only a number for each key is stored in many equal
+columns; see `columns_of_keys`.
 """
 
 import dataclasses
@@ -32,21 +34,22 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.kernels import fused
 
-# The length of the longest rows. Several arrays [l, l] of this length fit into
-# the local memory.
+# The length of the longest rows. For this l, several arrays [l, l] fit into the
+# local memory.
 MAX_LENGTH = 512
-# A program computes at most this many scores, unless a group of heads has more.
-# Programs with more work wait less often for their first numbers.
-SCORES_OF_PROGRAM = 512 * 512
-# The numbers of queries whose scores a program computes together; it takes the
-# first one that divides the length. Without one, it computes all scores of a
-# head together.
-QUERIES_OF_BLOCK = (256, 128)
+# A program computes at most this many scores, unless one group of heads has
+# more. Each program waits for its first numbers, so few large programs wait
+# less than many small ones.
+MAX_SCORES_OF_PROGRAM = 512 * 512
+# The number of queries whose scores a program computes together is the first of
+# these that divides the length. If none does, a program computes all scores of
+# a head together.
+BLOCK_SIZES = (256, 128)
 # The number of columns of a register.
 REGISTER_COLUMNS = 128
-# The programs of a grid are independent. A chip of v4 and v5p has two cores. It
-# runs half of the grid on each core only if it knows that they are independent.
-_INDEPENDENT = pltpu.CompilerParams(
+# Says that the programs of a grid are independent. Only then does a chip with
+# two cores (v4, v5p) run half of the grid on each core.
+_INDEPENDENT_PROGRAMS = pltpu.CompilerParams(
   dimension_semantics=("parallel", "parallel")
 )
 # The score of a key that a query does not see.
@@ -62,7 +65,7 @@ def group_size(heads: int, head_dim: int) -> int:
   """Returns how many heads share the columns of a register.
 
   It is 1 if heads do not fill the columns of a register exactly. Then a program
-  moves the numbers of each head to columns of their own, which costs time.
+  moves each head to separate registers, which costs time.
 
   Args:
     heads: the number of heads on a device.
@@ -77,7 +80,7 @@ def heads_of_program(heads: int, head_dim: int, length: int) -> int:
   """Returns the number of heads of a row that a program works on.
 
   It is a multiple of `group_size`, and divides the number of heads. The columns
-  of these heads are whole registers, or all columns of the arrays.
+  of these heads fill whole registers, or are all columns of the arrays.
   """
   sizes = [
     size
@@ -86,25 +89,27 @@ def heads_of_program(heads: int, head_dim: int, length: int) -> int:
     and size % group_size(heads, head_dim) == 0
     and (size * head_dim % REGISTER_COLUMNS == 0 or size == heads)
   ]
-  small = [x for x in sizes if x * length * length <= SCORES_OF_PROGRAM]
-  return max(small, default=sizes[0])
+  small_sizes = [
+    x for x in sizes if x * length * length <= MAX_SCORES_OF_PROGRAM
+  ]
+  return max(small_sizes, default=sizes[0])
 
 
 def queries_of_block(length: int) -> int:
   """Returns the number of queries whose scores are computed together."""
-  sizes = [size for size in QUERIES_OF_BLOCK if length % size == 0]
+  sizes = [size for size in BLOCK_SIZES if length % size == 0]
   return sizes[0] if sizes else length
 
 
 def columns_of_keys(length: int) -> int:
-  """Returns how many equal columns an array of numbers of keys has."""
+  """Returns how many equal columns an array with a number for each key has."""
   block = queries_of_block(length)
   return block if block % REGISTER_COLUMNS else REGISTER_COLUMNS
 
 
 @dataclasses.dataclass(frozen=True)
 class _HeadGroup:
-  """Describes heads which share the columns of a register.
+  """Describes heads that share the columns of a register.
 
   Attributes:
     first: the index of the first head among the heads of the program.
@@ -123,17 +128,17 @@ class _HeadGroup:
     return slice(start, start + self.size * self.head_dim)
 
   def only(self, index: int, x: Array) -> Array:
-    """Returns x with zeros in the columns of all heads but one."""
+    """Returns x with zeros in all columns but those of the head at `index`."""
     return self.merge(index, x, jnp.zeros_like(x))
 
   def merge(self, index: int, x: Array, others: Array | None) -> Array:
-    """Returns one head's columns of `x`, and the columns of `others` else.
+    """Returns `x` in the columns of one head, and `others` in all the rest.
 
     Args:
       index: the head's index in the group.
       x: an array [n, columns of the group].
-      others: the array with the columns of the other heads; None if no other
-        head was computed yet.
+      others: an array like `x`. With None, which is for the first head of the
+        group, `x` is returned.
     """
     if self.size == 1 or others is None:
       return x
@@ -148,12 +153,12 @@ class _HeadGroup:
 
 
 def keep_mask(row: Array, column: Array, rate: float) -> Array:
-  """Returns `fused.keep_mask` of hashes that are int32.
+  """Computes `fused.keep_mask` from int32 hashes.
 
-  The vector unit compares signed numbers only. With the sign bit flipped, the
-  order of unsigned numbers is that of signed numbers. It is flipped in the
-  summand of a row, so that an element costs one product, one sum and one
-  comparison.
+  The vector unit compares signed numbers only. If the sign bit is flipped, the
+  comparison of signed numbers orders unsigned numbers rightly. The bit is
+  flipped in the summand of a row, so that an element costs one product, one sum
+  and one comparison.
 
   Args:
     row: the output of `fused.row_hashes`, as int32.
@@ -171,8 +176,9 @@ class _Program:
   """Holds what a program of a kernel reads for all of its heads.
 
   Attributes:
-    row: the hashes of queries, [heads, 1, l].
-    column: the hashes of keys, [l, columns], equal in all columns.
+    query_hashes: the hashes of queries for dropout, [heads, 1, l].
+    key_hashes: the hashes of keys for dropout, [l, columns], equal in all
+      columns.
     q_ids: the `sequence_ids` of queries, [1, l].
     k_ids: the `sequence_ids` of keys, [l, columns], equal in all columns.
     head_dim: the width of a head.
@@ -180,8 +186,8 @@ class _Program:
     causal: True lets no query see a key after it.
   """
 
-  row: Ref
-  column: Ref
+  query_hashes: Ref
+  key_hashes: Ref
   q_ids: Ref
   k_ids: Ref
   head_dim: int
@@ -207,7 +213,7 @@ class _Program:
     return [_HeadGroup(i, size, self.head_dim) for i in range(0, heads, size)]
 
   def _of_keys(self, numbers: Ref, block: slice) -> Array:
-    """Returns numbers of keys with a column for each query of a block."""
+    """Repeats the columns of numbers of keys, up to one column per query."""
     columns = numbers[...]
     return jnp.concatenate(
       [columns] * ((block.stop - block.start) // columns.shape[1]), 1
@@ -221,11 +227,11 @@ class _Program:
     Args:
       query: the queries of a block, [q, n].
       key: the keys of one head, [l, n], with zeros in other heads' columns.
-      block: the block.
+      block: the block of queries.
 
     Returns:
-      Float32 arrays: the exponentials [l, q], the inverse of their sums [1, q],
-      and [1, q] with 1 for a query that sees a key, and 0 for any other.
+      Three float32 arrays: the exponentials [l, q], 1 / their sums [1, q], and
+      [1, q] with 1 for a query that sees a key, else 0.
     """
     scores = fused.dot(key, query, (1, 1)) * self.scale
     is_seen = jnp.maximum(self.q_ids[:, block], 1) == self._of_keys(
@@ -255,14 +261,16 @@ class _Program:
     if not self.rate:
       return weights
     is_kept = keep_mask(
-      self.row[head, :, block], self._of_keys(self.column, block), self.rate
+      self.query_hashes[head, :, block],
+      self._of_keys(self.key_hashes, block),
+      self.rate,
     )
     return jnp.where(is_kept, weights, 0.0)
 
 
 def _forward_kernel(
-  row: Ref,
-  column: Ref,
+  query_hashes: Ref,
+  key_hashes: Ref,
   q_ids: Ref,
   k_ids: Ref,
   query: Ref,
@@ -271,14 +279,17 @@ def _forward_kernel(
   out: Ref,
   **options: Any,
 ) -> None:
-  """Computes `out`; `options` and the first arguments are `_Program`'s."""
-  program = _Program(row, column, q_ids, k_ids, **options)
+  """Computes `out`, the mixed values [l, columns].
+
+  The first four arguments and `options` are fields of `_Program`.
+  """
+  program = _Program(query_hashes, key_hashes, q_ids, k_ids, **options)
   keep_scale = 1.0 / (1.0 - program.rate)
   for group in program.groups(query.shape[1]):
     keys = [group.only(i, key[:, group.columns]) for i in range(group.size)]
     values = value[:, group.columns]
     for block in program.blocks:
-      mixed = []
+      mixed_rows = []
       for i in range(group.size):
         weights, inverse_sums, _ = program.exponentials(
           query[block, group.columns], keys[i], block
@@ -286,13 +297,17 @@ def _forward_kernel(
         weights = program.drop(weights, group.first + i, block)
         # The product has a row for each column of the values.
         mixed_columns = fused.dot(values, weights.astype(value.dtype), (0, 0))
-        mixed.append(group.rows(i, mixed_columns) * (inverse_sums * keep_scale))
-      out[block, group.columns] = jnp.concatenate(mixed, 0).T.astype(out.dtype)
+        mixed_rows.append(
+          group.rows(i, mixed_columns) * (inverse_sums * keep_scale)
+        )
+      out[block, group.columns] = jnp.concatenate(mixed_rows, 0).T.astype(
+        out.dtype
+      )
 
 
 def _backward_kernel(
-  row: Ref,
-  column: Ref,
+  query_hashes: Ref,
+  key_hashes: Ref,
   q_ids: Ref,
   k_ids: Ref,
   query: Ref,
@@ -303,15 +318,16 @@ def _backward_kernel(
   d_key: Ref,
   d_value: Ref,
   sums: Ref,
-  dropped_weights: Ref,
+  kept_weights: Ref,
   d_scores: Ref,
   **options: Any,
 ) -> None:
   """Computes the gradients of queries, keys, values and their bias.
 
   Args:
-    row: see `_Program`, also for `column`, `q_ids`, `k_ids` and `options`.
-    column: see above.
+    query_hashes: see `_Program`, also for `key_hashes`, `q_ids`, `k_ids` and
+      `options`.
+    key_hashes: see above.
     q_ids: see above.
     k_ids: see above.
     query: the queries, with their bias.
@@ -322,18 +338,18 @@ def _backward_kernel(
     d_key: the gradient of the keys.
     d_value: the gradient of the values.
     sums: the sums over tokens of these three gradients, [3, 1, columns].
-    dropped_weights: local memory for the probabilities of a head, [l, l].
+    kept_weights: local memory for a head's probabilities after dropout, [l, l].
     d_scores: local memory for the gradient of a head's scores, [l, l].
     **options: see above.
   """
-  program = _Program(row, column, q_ids, k_ids, **options)
+  program = _Program(query_hashes, key_hashes, q_ids, k_ids, **options)
   dtype = query.dtype
   keep_scale = 1.0 / (1.0 - program.rate)
   for group in program.groups(query.shape[1]):
     columns = group.columns
-    query_rows = []
-    keys: Array | None = None
-    values: Array | None = None
+    query_gradient_rows = []
+    key_gradient: Array | None = None
+    value_gradient: Array | None = None
     for i in range(group.size):
       key_of_head = group.only(i, key[:, columns])
       value_of_head = group.only(i, value[:, columns])
@@ -344,7 +360,7 @@ def _backward_kernel(
         weights *= inverse_sums
         d_weights = fused.dot(value_of_head, gradient[block, columns], (1, 1))
         # The factor of dropout is applied to the products below.
-        dropped_weights[:, block] = program.drop(
+        kept_weights[:, block] = program.drop(
           weights, group.first + i, block
         ).astype(dtype)
         terms = program.drop(weights * d_weights, group.first + i, block)
@@ -352,22 +368,22 @@ def _backward_kernel(
         d_scores[:, block] = (d_block * sees_a_key).astype(dtype)
       d_scores_of_head = d_scores[...]
       factor = keep_scale * program.scale
-      values = group.merge(
+      value_gradient = group.merge(
         i,
-        fused.dot(dropped_weights[...], gradient[:, columns], (1, 0))
-        * keep_scale,
-        values,
+        fused.dot(kept_weights[...], gradient[:, columns], (1, 0)) * keep_scale,
+        value_gradient,
       )
-      keys = group.merge(
+      key_gradient = group.merge(
         i,
         fused.dot(d_scores_of_head, query[:, columns], (1, 0)) * factor,
-        keys,
+        key_gradient,
       )
       # The product has a row for each column of the keys.
       products = fused.dot(key[:, columns], d_scores_of_head, (0, 0))
-      query_rows.append(group.rows(i, products) * factor)
-    assert keys is not None and values is not None
-    outputs = jnp.concatenate(query_rows, 0).T, keys, values
+      query_gradient_rows.append(group.rows(i, products) * factor)
+    assert key_gradient is not None and value_gradient is not None
+    query_gradient = jnp.concatenate(query_gradient_rows, 0).T
+    outputs = query_gradient, key_gradient, value_gradient
     for i, (output, ref) in enumerate(
       zip(outputs, (d_query, d_key, d_value), strict=True)
     ):
@@ -399,14 +415,14 @@ def _run_kernel(
     A tuple of arrays: the kernel's outputs.
   """
   heads, rate, causal, interpret = options
-  rows, length, width = arrays[0].shape
+  num_rows, length, width = arrays[0].shape
   head_dim = width // heads
   is_backward = kernel is _backward_kernel
 
   def run_shard(
-    hashes: Array, key_hashes: Array, ids: Array, *arrays: Array
+    query_hashes: Array, key_hashes: Array, ids: Array, *arrays: Array
   ) -> Any:
-    rows, length, width = arrays[0].shape
+    num_rows, length, width = arrays[0].shape
     heads = width // head_dim
     num_heads = heads_of_program(heads, head_dim, length)
     columns = columns_of_keys(length)
@@ -427,28 +443,28 @@ def _run_kernel(
       sum_spec = pl.BlockSpec(
         (None, 3, 1, block_width), lambda b, h: (b, 0, 0, h)
       )
-      sum_shape = jax.ShapeDtypeStruct((rows, 3, 1, width), jnp.float32)
+      sum_shape = jax.ShapeDtypeStruct((num_rows, 3, 1, width), jnp.float32)
       out_specs = [*out_specs * 3, sum_spec]
       out_shapes = [*out_shapes * 3, sum_shape]
       scratch_shapes = [pltpu.VMEM((length, length), arrays[0].dtype)] * 2
-    key_ids = jnp.broadcast_to(ids[:, :, None], (rows, length, columns))
+    key_ids = jnp.broadcast_to(ids[:, :, None], (num_rows, length, columns))
     return pl.pallas_call(
       functools.partial(kernel, head_dim=head_dim, rate=rate, causal=causal),
-      grid=(rows, heads // num_heads),
+      grid=(num_rows, heads // num_heads),
       in_specs=[*in_specs, *[block_spec] * len(arrays)],
       out_specs=out_specs,
       out_shape=out_shapes,
       scratch_shapes=scratch_shapes,
       interpret=interpret,
-      compiler_params=_INDEPENDENT,
+      compiler_params=_INDEPENDENT_PROGRAMS,
       name="attention_" + kernel.__name__.split("_")[1],
-    )(hashes[:, :, None], key_hashes, ids[:, None], key_ids, *arrays)
+    )(query_hashes[:, :, None], key_hashes, ids[:, None], key_ids, *arrays)
 
   token_indices = np.arange(heads * length, dtype=np.uint32).reshape(
     heads, length
   )
-  hashes = fused.row_hashes(
-    fused.first_hashes(seed, rows)[:, None, None], token_indices[None]
+  query_hashes = fused.row_hashes(
+    fused.first_hashes(seed, num_rows)[:, None, None], token_indices[None]
   ).astype(jnp.int32)
   key_hashes = fused.column_hashes(np.arange(length, dtype=np.uint32))
   key_hashes = np.repeat(
@@ -466,7 +482,7 @@ def _run_kernel(
       *[FEATURE_AXES] * len(arrays),
     ],
     out_axes,
-    hashes,
+    query_hashes,
     jnp.asarray(key_hashes),
     ids,
     *arrays,
@@ -488,7 +504,7 @@ def attention(
 ) -> Float[Array, "b l f"]:
   """Computes attention over projected queries, keys and values.
 
-  The last axis, f = h * k, holds one head after the other.
+  The last axis, of size f = h * k, holds the h heads one after the other.
 
   Args:
     query: the queries, without their bias.

@@ -1,13 +1,13 @@
 """Objectives: the losses of a model, as pure functions for the train loop.
 
-The room imports `models/` and `kernels/`; of packages it needs jax, flax,
+The room imports the rooms `models/` and `kernels/`, and the packages jax, flax,
 jaxtyping and numpy. Start with `base.py`, the interface, then read `mlm.py`.
 
   base.py: `Objective`, cross-entropy, sums in chunks, checks of options.
-  mlm.py: masked LM; pairs of segments, span boundaries.
+  mlm.py: masked LM, with the losses of segment pairs and span boundaries.
   electra.py: ELECTRA's generator and replaced token detection.
   lm.py: GPT-1's language model.
-  elmo.py: ELMo's language models of both directions; the sampled softmax.
+  elmo.py: ELMo's language models of both directions, the sampled softmax.
   finetune.py: the losses of downstream tasks.
   distil.py: DistilBERT: a student learns its teacher's distribution.
   tinybert.py: TinyBERT: a student learns its teacher's inner states.
@@ -63,7 +63,8 @@ def build_function(name: str) -> Callable[..., Objective]:
 def option_defaults(name: str) -> dict[str, Any]:
   """Returns {option: default} for an objective.
 
-  The default of an option without one is `dataclasses.MISSING`.
+  An option that must be given has the value `dataclasses.MISSING` there. The
+  arguments `model` and `teacher` are not options.
 
   Raises:
     ValueError: the name is unknown.

@@ -14,14 +14,14 @@ Batch = dict[str, Array]
 Sums = dict[str, Float[Array, ""]]
 # A tree of parameters: nested dicts of arrays.
 Params = Any
-# The LSTM states that go from step to step (ELMo); {} in all other objectives.
+# For stateful ELMo: the LSTM states that go from step to step. Otherwise: {}.
 Carry = Any
 # The keys of a batch with masked tokens: their positions, ids and weights.
 MASKED_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
 
 
 class Objective(NamedTuple):
-  """Holds pure functions, which are all that the train loop knows of a model.
+  """Holds pure functions: all that the train loop knows about a model.
 
   Attributes:
     init: (rng, batch) -> parameters, in flax's boxes with logical axis names.
@@ -29,9 +29,9 @@ class Objective(NamedTuple):
       called with the whole global batch, before the split into micro-batches.
     loss: (parameters, teacher's parameters, carry, batch, rng, train) ->
       ({name: float32 sum}, carry). The loop adds the sums of all micro-batches
-      and devices, and then divides each sum once.
-    coefficients: {name of a sum: its factor in the loss}. A sum that is not
-      here is only reported.
+      and devices, and then divides each total by its divisor.
+    coefficients: {name of a sum: its factor in the loss}. A sum without a
+      factor is only reported.
     flops: batch (arrays or shapes) -> the floating-point operations of a
       training step with this batch. Only matrix products count; forward and
       backward pass together count as 3 forward passes.
@@ -40,11 +40,12 @@ class Objective(NamedTuple):
     inherit: (parameters, teacher's parameters) -> the parameters with which a
       student begins; None if it begins with the result of `init`.
     init_carry: batch (arrays or shapes) -> the `carry` of the first step, in
-      boxes as in `init`.
+      flax's boxes, as for `init`.
     predict: (parameters, batch) -> a task's logits of every row; None if the
       objective makes no predictions.
-    is_pretrained: path of a parameter, joined by "/" -> True if its value comes
-      from a pre-trained model. None means that all values come from there.
+    is_pretrained: path of a parameter, joined by "/" -> True if a run that
+      starts from a pre-trained model takes the parameter from that model. None
+      means that the run takes all parameters that the model has.
   """
 
   init: Callable[[Array, Batch], Params]
@@ -67,15 +68,15 @@ def build_encoder(
   """Builds the encoder that an objective pre-trains.
 
   Args:
-    objective: the name of the objective; a family that it trains has this name
-      as its `OBJECTIVE`.
+    objective: the name of the objective. The objective trains the families
+      whose `OBJECTIVE` is this name.
     model: keyword arguments of the family's `build`, and `family`.
 
   Returns:
     The family's module and the encoder.
 
   Raises:
-    ValueError: no family has this `OBJECTIVE`, or the model's family does not.
+    ValueError: the objective does not train the model's family.
   """
   options = dict(model)
   name = options.pop("family")
@@ -92,7 +93,7 @@ def build_encoder(
 
 
 def dropout_rngs(rng: Array, train: bool) -> dict[str, Array] | None:
-  """Returns the argument `rngs` of a module's `apply`; None unless `train`."""
+  """Returns the argument `rngs` of a module's `apply`: None without dropout."""
   return {"dropout": rng} if train else None
 
 
@@ -151,7 +152,7 @@ def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
 def check_segments(batch: Batch, num_segments: int) -> None:
   """Raises ValueError if a batch has segments and the model has only one.
 
-  For the second segment the model has no embedding, and would give NaN.
+  Such a model has no embedding for the second segment, so it would give NaN.
 
   Args:
     batch: the batch, arrays or shapes.
@@ -169,14 +170,14 @@ def cross_entropy(
 ) -> Float[Array, "*n"]:
   """Returns cross-entropies in nats, float32.
 
-  A comparison picks the label's logit, so that the compiler fuses its gradient
-  with the softmax. The gradient of a gather would be a scatter into an array as
-  large as the logits.
+  The label's logit is picked by a comparison with all classes, whose gradient
+  the compiler fuses with the softmax's. If the logit were picked by a gather,
+  the gradient would be a scatter into an array as large as the logits.
 
   Args:
     logits: the logits.
     labels: the true classes. For a label outside of [0, v) the output is the
-      log-sum-exp of the logits; its weight in the loss must be 0.
+      log-sum-exp of the logits; the caller must give this output the weight 0.
   """
   logits = logits.astype(jnp.float32)
   classes = jax.lax.broadcasted_iota(
@@ -191,8 +192,8 @@ def sum_by_chunks(
 ) -> Any:
   """Sums over a batch in chunks of `chunk_size` positions of every row.
 
-  The backward pass computes the logits of a chunk again, so that the logits of
-  only one chunk are in memory.
+  The backward pass computes each chunk again, so that the logits of only one
+  chunk are in memory.
 
   Args:
     sum_chunk: (*chunks [b, chunk_size, ...]) -> a tree of scalars. The last
@@ -233,7 +234,7 @@ def classification_sums(
   labels: Int[Array, "*n"],
   weights: Float[Array, "*n"],
 ) -> Sums:
-  """Returns weighted sums `PREFIX_loss` (nats) and `PREFIX_accuracy`.
+  """Returns the weighted sums `{prefix}_loss` (nats) and `{prefix}_accuracy`.
 
   Args:
     prefix: the prefix of both names.

@@ -44,8 +44,8 @@ KEYS = ("sequence_ids", *MASKED_KEYS)
 # rows the logits, float32 [256, 32, 30522], are 1 GB for the student, and 1 GB
 # for the teacher.
 CHUNK_POSITIONS = 32
-# A function (hidden states, optional positions) -> logits. It is
-# `masked_lm_logits`, bound to a module and its parameters.
+# A function (hidden states, optional positions) -> logits: `masked_lm_logits`,
+# bound to a module and its parameters.
 Decoder = Callable[..., Array]
 
 
@@ -131,7 +131,10 @@ def kl_sum(
 def cosine_distance(
   a: Float[Array, "*n d"], b: Float[Array, "*n d"]
 ) -> Float[Array, "*n"]:
-  """Returns 1 - cosine in float32; as torch, adds 1e-12 to squared norms."""
+  """Returns 1 - cosine of each pair of vectors, in float32.
+
+  As in torch, 1e-12 is added to the squared norms.
+  """
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squared_norms = ((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)
   return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared_norms)
@@ -208,7 +211,7 @@ def check_options(
 
 
 def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
-  """Returns {loss: weight}, without the losses whose weight is 0.
+  """Returns {name of a loss: weight} for the losses whose weight is not 0.
 
   Args:
     kl: the weight of `kl_loss`.
@@ -268,22 +271,23 @@ def build(
   """Builds DistilBERT's distillation in pre-training, with three losses.
 
   `kl_loss` is the mean of KL(teacher || student) at the temperature over the
-  tokens of `kl_tokens`, times the temperature's square. `mlm_loss` is that of
-  masked LM. `cosine_loss` is the mean over real tokens of 1 - cosine of the
-  last hidden states. A loss with weight 0 is reported too. The teacher has no
-  dropout.
+  tokens of `kl_tokens`, times the temperature's square. `mlm_loss` is the loss
+  of masked LM. `cosine_loss` is the mean over real tokens of 1 - cosine of the
+  student's and the teacher's last hidden states. A loss with weight 0 is
+  reported too. The teacher has no dropout.
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
     teacher: keyword arguments of the teacher's `build`, and `family`.
     layers: the indices of the teacher's layers with which the student begins.
-      It then also begins with the teacher's embeddings and masked-LM head.
-      With (), all parameters are drawn from the seed.
+      The student then also begins with the teacher's embeddings and masked-LM
+      head. With (), all its parameters are drawn from the seed.
     kl_weight: the weight of `kl_loss` (research_projects/distillation/
       README.md, --alpha_ce 5.0).
     mlm_weight: the weight of `mlm_loss` (README.md, --alpha_mlm 2.0).
     cosine_weight: the weight of `cosine_loss` (README.md, --alpha_cos 1.0).
-    temperature: the temperature of the KL (README.md, --temperature 2).
+    temperature: the temperature of both softmaxes in `kl_loss` (README.md,
+      --temperature 2).
     kl_tokens: "all" compares the distributions at all tokens except padding,
       "masked" only at the masked tokens (distiller.py, restrict_ce_to_mask).
     freeze_positions: True keeps the teacher's position embeddings (README.md,

@@ -46,10 +46,11 @@ def sample(
   num_rows, num_slots, vocab_size = logits.shape
   seeds = jax.random.bits(rng, (2,), jnp.uint32)
   bits = primitives.dropout_bits(seeds, (num_rows * num_slots, vocab_size))
-  # The lowest bits are the least random ones, and here they matter too.
+  # Hash the bits once more: the lowest ones are the least random, and they
+  # matter here too.
   bits = fused.hash_uint32(bits)
-  # Large Gumbel noise decides the argmax. It comes from `uniform` near 0, where
-  # floats are dense, so that all 32 bits count.
+  # Large values of the noise decide the argmax. They come from values of
+  # `uniform` near 0, where floats are dense, so that all 32 bits count.
   uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
   noise = -jnp.log(-jnp.log1p(-uniform)).reshape(logits.shape)
   return jnp.argmax(logits / temperature + noise, axis=-1).astype(jnp.int32)
@@ -63,7 +64,7 @@ def write_ids(
 ) -> Int[Array, "b l"]:
   """Writes `ids` at `positions`, except in unused slots (weight 0).
 
-  If several used slots have one position, the id of the first slot is written.
+  If several used slots have the same position, the first slot's id is written.
 
   Args:
     input_ids: the ids to change.
@@ -84,11 +85,15 @@ def detection_sums(
 ) -> Sums:
   """Returns `rtd_NAME` for each NAME in `DETECTION_METRICS`.
 
-  Each is a sum over the real tokens. `loss` adds their binary cross-entropies
-  in nats. `accuracy` counts the tokens that the discriminator classifies
-  rightly, `replaced` the tokens that are not the original ones, `flagged` the
-  tokens that it classifies as replaced, and `found` the replaced tokens that it
-  flags. Precision is found / flagged, and recall is found / replaced.
+  Each value is a sum over the real tokens:
+
+    loss      the binary cross-entropies, in nats
+    accuracy  the number of tokens that the discriminator classifies rightly
+    replaced  the number of tokens that are not the original ones
+    flagged   the number of tokens that the discriminator classifies as replaced
+    found     the number of tokens that are both replaced and flagged
+
+  Precision is found / flagged, and recall is found / replaced.
 
   Args:
     logits: the discriminator's logits.
@@ -117,16 +122,18 @@ def build(
 
   The discriminator sees a sample of the generator at each masked position. A
   sample that equals the original token counts as original. The discriminator's
-  loss is the mean over all real tokens, including [CLS] and [SEP]. Its gradient
-  reaches the generator only through the shared embeddings. In an evaluation the
-  samples depend only on the parameters, the row and its index in the batch.
+  loss is the mean over all real tokens, including [CLS] and [SEP]. The gradient
+  of this loss reaches the generator only through the shared embeddings. In an
+  evaluation the samples depend only on the parameters, the row and the row's
+  index in the batch.
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     discriminator_weight: the weight of the discriminator's loss; the weight of
       the generator's loss is 1 (google-research/electra
       configure_pretraining.py).
-    temperature: the temperature of the samples (configure_pretraining.py).
+    temperature: the temperature of the softmax from which the samples are drawn
+      (configure_pretraining.py).
 
   Raises:
     ValueError: the objective does not train this family, or the temperature is

@@ -41,7 +41,7 @@ KEYS = (
 )
 # The largest number of logits that are in memory at once, on all devices
 # together: 1 GiB in float32. The logits of a published batch, 384 rows of 20
-# words, would be 23 GiB, and their gradient another 23 GiB.
+# words, would be 23 GiB, and their gradient 23 GiB more.
 MAX_LOGITS = 2**28
 
 
@@ -50,22 +50,23 @@ def log_uniform_probability(
 ) -> Float[Array, "*n"]:
   """Returns the probability that one draw gives the class k.
 
-  It is log((k + 2) / (k + 1)) / log(V + 1). This is Zipf's law, if the most
-  frequent word is class 0 (tf.random.log_uniform_candidate_sampler).
+  It is log((k + 2) / (k + 1)) / log(V + 1). If the classes are words, sorted by
+  falling frequency, this is close to Zipf's law
+  (tf.random.log_uniform_candidate_sampler).
 
   Args:
     classes: the classes k.
-    vocab_size: V.
+    vocab_size: V, the number of all classes.
   """
   return jnp.log1p(1.0 / (classes + 1.0)) / math.log(vocab_size + 1.0)
 
 
 @functools.cache
 def max_draws(count: int, vocab_size: int) -> int:
-  """Returns a number of draws that almost surely gives `count` classes.
+  """Returns a number of draws that almost surely gives `count` classes or more.
 
-  It is the smallest number whose expected number of different classes is at
-  least `count` plus 8 standard deviations.
+  It is the smallest number of draws for which the expected number of different
+  classes is at least `count` plus 8 standard deviations.
 
   Args:
     count: the number of different classes that are needed.
@@ -83,9 +84,11 @@ def max_draws(count: int, vocab_size: int) -> int:
   probabilities = np.log1p(1.0 / (classes + 1.0)) / math.log(vocab_size + 1.0)
 
   def is_enough(draws: int) -> bool:
-    miss_chance = np.exp(draws * np.log1p(-probabilities))
-    deviation = math.sqrt((miss_chance * (1.0 - miss_chance)).sum())
-    return (1.0 - miss_chance).sum() - 8.0 * deviation >= count
+    miss_probabilities = np.exp(draws * np.log1p(-probabilities))
+    deviation = math.sqrt(
+      (miss_probabilities * (1.0 - miss_probabilities)).sum()
+    )
+    return (1.0 - miss_probabilities).sum() - 8.0 * deviation >= count
 
   high = count
   while not is_enough(high):
@@ -108,15 +111,15 @@ def draw_classes(
     vocab_size: the number of all classes.
 
   Returns:
-    The classes in the order of their first draws, and the number of draws up to
-    the first draw of the last class.
+    The classes in the order of their first draws, and the number of draws after
+    which all of them were drawn.
   """
   num_draws = max_draws(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
-  coarse, fine = jax.random.uniform(key, (2, num_draws))
-  # The 23 random bits of `coarse` are too few to reach each of 793,471 classes,
-  # so `fine` spreads the draws between the steps of `coarse`.
-  x = jnp.exp(coarse * scale) * (1.0 + fine * (scale * 2.0**-23))
+  uniform, fraction = jax.random.uniform(key, (2, num_draws))
+  # The 23 random bits of `uniform` are too few to reach all of 793,471 classes.
+  # So `fraction` spreads the draws between the possible values of `uniform`.
+  x = jnp.exp(uniform * scale) * (1.0 + fraction * (scale * 2.0**-23))
   ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
   order = jnp.argsort(ids, stable=True)
   sorted_ids = ids[order]
@@ -212,7 +215,8 @@ def full_softmax_sum(
     weights: the weight of each position.
     table: the vector of each class.
     bias: the bias of each class.
-    vocab_size: the number of all classes; the table may have more than these.
+    vocab_size: the number of all classes; the table may have more rows, which
+      pad it.
   """
   num_rows, length = labels.shape
   chunk_size = max(1, min(length, MAX_LOGITS // (num_rows * table.shape[0])))
@@ -282,8 +286,8 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     negatives: the number of words that are drawn for each direction's softmax
-      in training, besides the true word (8,192 as published); 0 means the
-      full softmax.
+      in training (8,192 as published). The softmax runs over these words and
+      the true word. 0 means the full softmax.
     stateful: in training, True starts row i of a batch with the states at the
       end of row i of the batch before (as published). False starts each row
       with zeros.
@@ -348,7 +352,7 @@ def build(
       names = (f"{direction}_loss" for direction in TARGET_OF_DIRECTION)
       return dict(zip(names, sums, strict=True)), last_states
 
-    # The keys 0 and 1 are for the candidates of the two directions.
+    # `_direction_losses` folds in 0 and 1, for the two directions' candidates.
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
     sums, last_states = nn.apply(run, module)({"params": params}, rngs=rngs)
     if initial_states is None:
@@ -398,23 +402,26 @@ def _direction_losses(
   ]
   # Look up all vectors at once, because the gradient of each look-up is as
   # large as the table.
-  needed_ids = [*labels, *(ids for ids, _ in candidates)]
+  id_arrays = [*labels, *(ids for ids, _ in candidates)]
   vectors, biases = module.softmax_rows(
-    jnp.concatenate([ids.ravel() for ids in needed_ids])
+    jnp.concatenate([ids.ravel() for ids in id_arrays])
   )
-  ends = list(itertools.accumulate(ids.size for ids in needed_ids))[:-1]
-  looked_up_rows = [
+  split_points = list(itertools.accumulate(ids.size for ids in id_arrays))[:-1]
+  vectors_and_biases = [
     (id_vectors.reshape(*ids.shape, -1), id_biases.reshape(ids.shape))
     for ids, id_vectors, id_biases in zip(
-      needed_ids, jnp.split(vectors, ends), jnp.split(biases, ends), strict=True
+      id_arrays,
+      jnp.split(vectors, split_points),
+      jnp.split(biases, split_points),
+      strict=True,
     )
   ]
   return [
     sampled_losses(
       hidden[direction],
       labels[direction],
-      looked_up_rows[direction],
-      looked_up_rows[len(labels) + direction],
+      vectors_and_biases[direction],
+      vectors_and_biases[len(labels) + direction],
       *candidates[direction],
       vocab_size,
     )

@@ -38,19 +38,20 @@ from bert_jax.objectives.base import (
   dropout_rngs,
 )
 
+# The keys of a batch that every task has.
 KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
 # The values of the options `span_positions` and `head`; see `build`.
 SPAN_POSITIONS = ("all", "real")
 HEADS = ("new", "taken")
 # The weight of the loss of "no answer" (google-research/electra
 # configure_finetuning.py, answerable_weight).
-NULL_WEIGHT = 0.5
+NO_ANSWER_WEIGHT = 0.5
 
 
 def task_sums(
   kind: str, logits: Array, labels: Array, weights: Float[Array, "*n"]
 ) -> Sums:
-  """Returns weighted sums `task_loss` and `task_accuracy`.
+  """Returns the weighted sums `task_loss` and `task_accuracy`.
 
     kind         loss of an example (of a word for tagging)  right if
     regression   squared error                               (no accuracy)
@@ -64,7 +65,7 @@ def task_sums(
 
   Args:
     kind: the kind of the task, a key of `task_heads.TASK_BY_KIND`.
-    logits: the head's logits, see models/task_heads.py.
+    logits: the head's logits; see models/task_heads.py for the shapes.
     labels: int32 or float32: [b, n] for multi_label, [b, l] for tagging, [b, 2]
       for spans, [b] for all others.
     weights: [b, l] for tagging, else [b]. A label with weight 0 does not count.
@@ -96,18 +97,18 @@ def _weighted_sums(losses: Array, is_right: Array, weights: Array) -> Sums:
 
 
 def joint_head_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
-  """Returns weighted sums `task_loss` and `task_accuracy` of ELECTRA's head.
+  """Returns the sums `task_loss` and `task_accuracy` of ELECTRA's head.
 
   The loss, in nats, is the mean of the cross-entropies of start and end, plus
-  `NULL_WEIGHT` times the binary cross-entropy of "no answer". To predict the
-  end, the head reads the right start (google-research/electra
+  `NO_ANSWER_WEIGHT` times the binary cross-entropy of "no answer". To predict
+  the end, the head reads the right start (google-research/electra
   finetune/qa/qa_tasks.py, get_prediction_module). A row counts as right if its
   start and its end are right. If a window does not contain the answer, the
-  labels of start and end are at [CLS]. But `unanswerable` is 1 only if the
-  question has no answer at all.
+  labels of start and end are the position of [CLS]. But `unanswerable` is 1
+  only if the question has no answer at all.
 
   Args:
-    logits: the logits given the starts of `labels`.
+    logits: the head's logits; those of the end are for the right starts.
     batch: has `labels` int32 [b, 2], `label_weights` [b] and `unanswerable`
       float32 [b], which is 1 for a question without an answer.
   """
@@ -122,7 +123,7 @@ def joint_head_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   )
   is_right = logits.start_logits.argmax(-1) == start
   is_right &= logits.end_logits.argmax(-1) == end
-  losses = span_loss + NULL_WEIGHT * no_answer_loss
+  losses = span_loss + NO_ANSWER_WEIGHT * no_answer_loss
   return _weighted_sums(losses, is_right.astype(jnp.float32), weights)
 
 
@@ -131,7 +132,7 @@ def language_model_sums(
 ) -> Sums:
   """Sums each row's mean `lm_loss` and `lm_accuracy` over the rows.
 
-  All tokens of a row except the first are targets (openai/
+  All real tokens of a row except the first are targets (openai/
   finetune-transformer-lm train.py, model: lm_losses).
 
   Args:
@@ -202,7 +203,7 @@ def freeze_padding(
   Args:
     params: the parameters.
     padding_id: the id of padding.
-    tables: the names of the tables in which row `padding_id` is padding's.
+    tables: the names of the tables whose row `padding_id` embeds padding.
   """
   embeddings = dict(params["encoder"]["embeddings"])
   for name in tables:
@@ -215,7 +216,7 @@ def freeze_padding(
 def _make_sums(
   module: Any, kind: str, lm_weight: float, span_positions: str
 ) -> Callable[..., Sums]:
-  """Returns a function (params, batch, rngs, train) -> the batch's sums."""
+  """Returns a function (params, batch, rngs, train) -> a batch's sums."""
 
   def sum_losses(
     params: Params, batch: Batch, rngs: dict[str, Array] | None, train: bool
@@ -297,7 +298,7 @@ def _sum_divisors(batch: Batch, kind: str, has_language_model: bool) -> Sums:
 def training_flops(
   encoder: Encoder, shape: tuple[int, ...], has_language_model: bool
 ) -> float:
-  """Counts a training step's floating-point operations, without the head's.
+  """Counts a training step's floating-point operations, except the task head's.
 
   Args:
     encoder: the encoder, which has the sizes.
@@ -330,9 +331,9 @@ def build(
     model: keyword arguments of the family's `build`, and `family`.
     kind: the kind of the task, a key of `task_heads.TASK_BY_KIND`.
     labels: the names of the task's classes or tags.
-    head: "new" takes the encoder from a pre-trained model, also the pooler if
-      pre-training trains it, and draws all other parameters. "taken" takes all
-      parameters from the model.
+    head: "new" takes from a pre-trained model the encoder, and also the pooler
+      if the family's pre-training trains it. The other parameters are drawn at
+      random. "taken" takes all parameters from the model.
     head_dropout: see `task_heads.head_options`.
     lm_weight: the weight of `lm_loss`, which is for GPT-1; 0.5 as published.
       `lm_loss` is the mean over rows of each row's mean.
@@ -340,11 +341,11 @@ def build(
       positions of a row, also over padding (google-research/bert run_squad.py,
       transformers). "real" lets them run over real tokens only, so that no loss
       depends on the padding.
-    train_padding: for spans; True lets a softmax over padding also train the
-      embedding of padding (run_squad.py). False stops its gradient
-      (transformers).
-    padding_id: the id of padding in the data's vocabulary; None means that
-      there are no data.
+    train_padding: for spans only. True lets a softmax over padding also train
+      the embedding of padding (run_squad.py). False stops the gradient of that
+      embedding (transformers).
+    padding_id: the id of padding in the data's vocabulary. With None, which is
+      for use without data, no gradient is stopped.
     span_head: the head for questions. In BERT's head "apart", start and end are
       independent, and the score at the first position means that there is no
       answer. ELECTRA's head "joint" (see `question_head`) reads only the

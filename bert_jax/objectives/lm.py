@@ -21,7 +21,7 @@ from bert_jax.objectives.base import (
 
 # The number of positions of a row whose logits are in memory at once. The
 # logits of a whole batch, float32 [64, 512, 40478], would be 5 GiB, and their
-# gradient another 5 GiB.
+# gradient 5 GiB more.
 CHUNK_POSITIONS = 64
 
 
@@ -32,7 +32,7 @@ def language_model_sums(
   ids: Int[Array, "b l"],
   weights: Float[Array, "b l"],
 ) -> Sums:
-  """Returns weighted sums `lm_loss` (nats) and `lm_accuracy`.
+  """Returns the weighted sums `lm_loss` (nats) and `lm_accuracy`.
 
   The sums are computed in chunks; see `base.sum_by_chunks`.
 
@@ -56,9 +56,9 @@ def build(model: dict[str, Any]) -> Objective:
   """Builds the causal language model.
 
   The loss is the mean over the targets of the global batch. The softmax runs
-  over the pieces only. The released program has pieces and positions in one
-  matrix, so that its softmax also runs over the positions, which are never
-  targets (openai/finetune-transformer-lm train.py).
+  over the pieces only. The released program has the pieces' and the positions'
+  embeddings in one matrix, so its softmax also runs over the positions, which
+  are never targets (openai/finetune-transformer-lm train.py).
 
   Args:
     model: keyword arguments of the family's `build`, and `family`.

@@ -1,8 +1,8 @@
 """The masked language model of BERT, RoBERTa, ALBERT, SpanBERT, DistilBERT.
 
-Two more losses are optional: the label of a pair of segments (BERT's next
-sentence prediction, ALBERT's sentence order), and SpanBERT's boundary
-objective.
+Two more losses are optional: that of the label of a pair of segments (BERT's
+next sentence prediction, ALBERT's sentence order), and that of SpanBERT's
+boundary objective.
 """
 
 from typing import Any
@@ -26,8 +26,11 @@ from bert_jax.objectives.base import (
   dropout_rngs,
 )
 
-# The prefix of the pairs' metrics -> the meaning of label 1.
-PAIR_NAMES = {"nsp": "the second is random", "sop": "the two are swapped"}
+# The prefix of the pairs' metrics -> the meaning of the pairs' label 1.
+LABEL_1_MEANINGS = {
+  "nsp": "the second segment is random",
+  "sop": "the two segments are swapped",
+}
 PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
@@ -35,9 +38,10 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
   """Returns `mlm_weights`, but 0 where the boundary head does not predict.
 
   The head does not predict a token whose offset in its span has no row in the
-  head's table. Unless `span_edges`, it does not predict a span beside a special
-  token at an edge of a sequence either (facebookresearch/SpanBERT
-  pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
+  head's table. Unless `span_edges` is True, the head also does not predict a
+  span next to a sequence's first or last token, which is a special token
+  (facebookresearch/SpanBERT pretraining/fairseq/data/masking.py, pad_to_len and
+  span_masking).
 
   Args:
     batch: a batch with `span_positions`.
@@ -72,12 +76,12 @@ def targets_by_prefix(
     span_edges: see `build`.
   """
   _, ids, weights = (batch[key] for key in MASKED_KEYS)
-  head_targets = {"mlm": (ids, weights)}
+  targets = {"mlm": (ids, weights)}
   if pair_name:
-    head_targets[pair_name] = (batch["pair_labels"], batch["pair_weights"])
+    targets[pair_name] = (batch["pair_labels"], batch["pair_weights"])
   if span_boundary:
-    head_targets["span"] = (ids, span_weights(batch, span_edges))
-  return head_targets
+    targets["span"] = (ids, span_weights(batch, span_edges))
+  return targets
 
 
 def build(
@@ -97,18 +101,19 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     pairs: True also trains the pooler and the pair head.
-    pair_name: the prefix of the pairs' metrics, a key of `PAIR_NAMES`. The
-      recipe of the data decides the meaning of the label.
+    pair_name: the prefix of the pairs' metrics, a key of
+      `LABEL_1_MEANINGS`. The recipe of the data decides what the label means.
     span_boundary: True also trains SpanBERT's boundary head.
-    span_edges: True also trains the boundary head on spans beside the special
-      token at an edge of a sequence; the released program leaves them out.
+    span_edges: True also trains the boundary head on spans next to the special
+      token at the start or the end of a sequence. The released program leaves
+      out such spans.
 
   Raises:
-    ValueError: the objective does not train this family, or the name of the
-      pairs is unknown.
+    ValueError: the objective does not train this family, or `pair_name` is
+      unknown.
   """
   family, encoder = build_encoder("mlm", model)
-  check_choice("pair_name", pair_name, PAIR_NAMES)
+  check_choice("pair_name", pair_name, LABEL_1_MEANINGS)
   module = family.ForPreTraining(
     encoder, pairs=pairs, span_boundary=span_boundary
   )

@@ -12,7 +12,7 @@ from bert_jax import models
 from bert_jax.models.encoder import Encoder, encode
 from bert_jax.objectives.base import Batch, Params
 
-# Family -> the format of its rows. A family may teach any family of its format.
+# Family -> the format of its rows. It may teach any family of the same format.
 ROW_FORMATS = {
   "bert": "bert",
   "tinybert": "bert",
@@ -32,8 +32,8 @@ def make_encoders(
     teacher: keyword arguments of the teacher's `build`, and `family`.
 
   Raises:
-    ValueError: the objective does not support a family, or the families read
-      rows of different formats.
+    ValueError: the objective does not support one of the families, or the two
+      families read rows of different formats.
   """
   student_family = str(model.get("family"))
   teacher_family = str(teacher.get("family"))
@@ -73,7 +73,7 @@ def check_sizes(
       may be empty.
   """
   names = ["hidden", "vocab_size"]
-  # A copied layer computes what it does in the teacher only if these are equal.
+  # A copied layer computes what it did in the teacher only if all are equal.
   if layers:
     names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
@@ -104,7 +104,7 @@ def check_weights(**weights: float) -> None:
   """Raises ValueError if every loss of an objective has the weight 0.
 
   Args:
-    **weights: the objective's options, with their names.
+    **weights: {option of the objective: weight of a loss}.
   """
   if not any(weights.values()):
     *names, last = weights
@@ -117,7 +117,7 @@ def check_weights(**weights: float) -> None:
 def copy_layers(
   params: Params, teacher: Params, layers: Sequence[int]
 ) -> Params:
-  """Returns a student's parameters, with the teacher's value for each path.
+  """Returns a student's parameters, with the teacher's values where it has any.
 
   Args:
     params: the student's parameters. A path that the teacher lacks keeps the

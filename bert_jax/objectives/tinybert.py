@@ -34,8 +34,8 @@ from bert_jax.objectives.base import (
 from bert_jax.objectives.electra import write_ids
 
 KEYS = ("sequence_ids", *MASKED_KEYS)
-# A score at or below this number counts as 0. In this way the released program
-# leaves out masked keys: it has added -10,000 to their scores
+# A score at or below this number counts as 0. The released program does this to
+# leave out masked keys, because it has added -10,000 to their scores
 # (general_distill.py).
 MASKED_SCORE = -100.0
 
@@ -65,17 +65,17 @@ def attention_sum(
   counts_pair: Bool[Array, "b 1 l l"],
   dtypes: tuple[jnp.dtype, jnp.dtype],
 ) -> Float[Array, ""]:
-  """Sums squared differences of scores over layers, rows and `counts_pair`.
+  """Sums the squared differences of scores over layers, rows and token pairs.
 
-  Heads are averaged. The scores of only one layer are in memory at once; the
-  backward pass computes them again.
+  Over the heads the mean is taken. The scores of only one layer are in memory
+  at once; the backward pass computes them again.
 
   Args:
     student: the stacked attention parameters of the student's layers, and the
       inputs of the layers.
     teacher: the stacked attention parameters of the teacher's layers from which
       the student learns, and the inputs of these layers.
-    counts_pair: True where the scores of a query and a key count.
+    counts_pair: True for a pair of query and key whose scores count.
     dtypes: the dtypes of the student and of the teacher.
   """
 
@@ -193,10 +193,10 @@ def check_vocabulary(student: Encoder, teacher: Encoder) -> None:
 
 
 def check_sizes(student: Encoder, teacher: Encoder) -> int:
-  """Returns N / M, the count of teacher layers for each student layer.
+  """Returns N / M, the number of teacher layers for each student layer.
 
   Raises:
-    ValueError: heads, vocabularies or counts of layers do not fit.
+    ValueError: heads, vocabularies or numbers of layers do not fit.
   """
   _check_equal(student, teacher, "heads")
   check_vocabulary(student, teacher)
@@ -291,9 +291,10 @@ def build(
   Each loss is a mean squared difference: `attention_loss` over heads and pairs
   of tokens, `hidden_loss` and `embedding_loss` over tokens and the teacher's
   width. The means of the layers are added. Padding does not count here, but it
-  counts in the released program. Without padding, both give equal losses.
+  counts in the released program. For rows without padding, both programs give
+  equal losses.
 
-  No token is masked, as released (pregenerate_training_data.py,
+  No token is masked, as in the released program (pregenerate_training_data.py,
   --masked_lm_prob 0.0). If the data have masks, the original tokens are put
   back.
 

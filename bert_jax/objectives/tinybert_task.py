@@ -43,10 +43,10 @@ def soft_losses(
   """Returns each row's soft cross-entropy minus the teacher's entropy, in nats.
 
   Equation 10 is the cross-entropy alone. The entropy does not depend on the
-  student, so it does not change the gradient. Because it is subtracted, a
-  student that equals its teacher has loss 0. The released program, unlike this
-  function, divides by the number of classes (task_distill.py,
-  soft_cross_entropy).
+  student, so it does not change the gradient. A student that equals its teacher
+  has loss 0, because the entropy is subtracted. The released program divides
+  the cross-entropy by the number of classes, and this function does not
+  (task_distill.py, soft_cross_entropy).
 
   Args:
     student_logits: the logits of the student.
@@ -89,9 +89,9 @@ def prediction_sum(
 def _row_weights(batch: Batch, targets: str) -> Float[Array, "b"]:
   """Returns 1 for the rows that count, else 0.
 
-  If the targets are the teacher's, a row counts even without a label. A row
-  that fills up the last batch of an epoch has neither tokens nor a label, so it
-  never counts.
+  If the targets are the teacher's predictions, a row counts even without a
+  label. A row that fills up the last batch of an epoch has neither tokens nor a
+  label, so it never counts.
   """
   if targets == "labels":
     return (batch["label_weights"] > 0).astype(jnp.float32)
@@ -128,7 +128,7 @@ def build(
   targets: str = "teacher",
   temperature: float = 1.0,
 ) -> Objective:
-  """Builds one of the two stages; each stage is a separate run.
+  """Builds the objective of one of the two stages, which are separate runs.
 
   Stage "layers" has the losses of `objectives/tinybert.py`. It trains only the
   encoder and the maps (linear layers from the student's width to the
@@ -292,7 +292,7 @@ def _build_prediction_stage(
     shape = batch["input_ids"].shape
     student_flops = finetune.training_flops(student_model.encoder, shape, False)
     teacher_flops = finetune.training_flops(teacher_model.encoder, shape, False)
-    # A backward pass costs two forward passes, and the teacher has none.
+    # `training_flops` counts 3 forward passes; the teacher does only 1.
     return student_flops + teacher_flops / 3
 
   def is_pretrained(path: str) -> bool:
