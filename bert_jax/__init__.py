@@ -23,7 +23,7 @@ __getattr__, __dir__ = messages.lazy_names(
     "load": "bert_jax.use.model",
     "pretrain": "bert_jax.use.pretrain",
   },
-  # Names of transformers and of sentence-transformers.
+  # Names that users of other libraries may try -> the name in this package.
   dict.fromkeys(
     (
       *("from_pretrained", "AutoModel", "AutoTokenizer", "AutoConfig"),

@@ -50,7 +50,7 @@ class ChangedInput(UserError):
 def temporary_path(path: PathLike) -> str:
   """Returns a path in the folder of `path` at which no file exists yet.
 
-  Its name is random, so that nobody can put a link there in advance.
+  The file's name is random, so that nobody can put a link there in advance.
   """
   target = pathlib.Path(path)
   return str(target.parent / f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -162,7 +162,8 @@ def open_text_output(path: PathLike) -> Iterator[IO[str]]:
 
   A file gets its name only when it is complete. If the output is stdout,
   everything else that is printed goes to stderr, so that it does not mix with
-  the output. A command opens its output before it loads anything.
+  the output. A command opens its output before it loads anything, so that an
+  output that cannot be written is reported at once.
   """
   if path == "-":
     stdout = sys.stdout
@@ -298,7 +299,7 @@ def decode_utf8(content: bytes, path: PathLike) -> str:
 
 
 def parse_json_object(text: str, source: PathLike) -> dict[str, Any]:
-  """Parses a file that holds a JSON object.
+  """Parses the content of a file that must hold a JSON object.
 
   Args:
     text: the content of the file.
@@ -461,18 +462,18 @@ class FileWatch:
 
   def _changes(self) -> Iterator[tuple[PathLike, str]]:
     """Yields (path, "deleted" or "changed") for each file that differs."""
-    for path, remembered in self._states.items():
+    for path, old_state in self._states.items():
       try:
-        current = _file_state(path)
+        new_state = _file_state(path)
       except FileNotFoundError:
-        current = None
-      if current != remembered:
-        yield path, "deleted" if current is None else "changed"
+        new_state = None
+      if new_state != old_state:
+        yield path, "deleted" if new_state is None else "changed"
 
   def check_run_data(self) -> None:
     """Raises ChangedData if a run's data were changed or deleted.
 
-    It compares the files' states, and reads no content.
+    The states of the files are compared; no content is read.
     """
     for path, change in self._changes():
       raise ChangedData(

@@ -100,13 +100,13 @@ def bits32(key: int, index: ArrayLike, column: ArrayLike = 0) -> np.ndarray:
   Returns:
     An array of uint32 with the broadcast shape.
   """
-  row = _row_bits(key, index)
+  index_bits = _row_bits(key, index)
   x = np.atleast_1d(column).astype(np.uint32) * _GOLDEN32
-  x = x + row.astype(np.uint32)
+  x = x + index_bits.astype(np.uint32)
   x ^= x >> np.uint32(16)
   x *= np.uint32(0x21F0AAAD)
   x ^= x >> np.uint32(15)
-  x += (row >> np.uint64(32)).astype(np.uint32)
+  x += (index_bits >> np.uint64(32)).astype(np.uint32)
   x *= np.uint32(0x735A2D97)
   x ^= x >> np.uint32(15)
   x *= np.uint32(0x21F0AAAD)
@@ -153,14 +153,14 @@ def half_binomial(
   """
   # The number of 64-bit words that hold the coins of each row.
   words_per_row = (trials + 63) // 64
-  row = np.repeat(np.arange(len(trials)), words_per_row)
-  word_in_row = np.arange(len(row)) - np.repeat(
+  row_of_word = np.repeat(np.arange(len(trials)), words_per_row)
+  word_in_row = np.arange(len(row_of_word)) - np.repeat(
     np.cumsum(words_per_row) - words_per_row, words_per_row
   )
-  words_of_coins = bits(key, np.asarray(index)[row], word_in_row)
+  words_of_coins = bits(key, np.asarray(index)[row_of_word], word_in_row)
   # Shift out the bits of a row's last word that stand for no coin.
-  num_spare = np.maximum(64 - (trials[row] - 64 * word_in_row), 0)
+  num_spare_bits = np.maximum(64 - (trials[row_of_word] - 64 * word_in_row), 0)
   heads_in_word = np.bitwise_count(
-    words_of_coins << num_spare.astype(np.uint64)
+    words_of_coins << num_spare_bits.astype(np.uint64)
   )
-  return np.bincount(row, heads_in_word, len(trials)).astype(np.int64)
+  return np.bincount(row_of_word, heads_in_word, len(trials)).astype(np.int64)

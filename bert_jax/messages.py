@@ -56,7 +56,7 @@ class _Silence:
   """
 
   def __init__(self) -> None:
-    """Begins without a line."""
+    """Begins as if no line was printed yet."""
     self.last_line_time = -math.inf
     self.num_progresses = 0
     self.watches: list[Watch] = []
@@ -126,11 +126,11 @@ class _Parameters(NamedTuple):
   given: Collection[str]
 
 
-# Decides what messages name: flags of a command (None), or parameters. In
-# functions that a command calls, they name flags.
+# The parameters that messages name; None if messages name a command's flags.
 _parameters: contextvars.ContextVar[_Parameters | None] = (
   contextvars.ContextVar("_parameters", default=None)
 )
+# True within `name_flags`, where messages never name parameters.
 _is_command: contextvars.ContextVar[bool] = contextvars.ContextVar(
   "_is_command", default=False
 )
@@ -140,7 +140,8 @@ _is_command: contextvars.ContextVar[bool] = contextvars.ContextVar(
 def name_flags() -> Iterator[None]:
   """Within the block, messages name flags, also in functions for notebooks.
 
-  A command uses it, because it calls such functions.
+  Every command is run in such a block, because commands call functions for
+  notebooks, too.
   """
   reset_token = _is_command.set(True)
   try:
@@ -155,11 +156,12 @@ def name_parameters(
 ) -> Iterator[None]:
   """Within the block, messages name parameters of Python instead of flags.
 
-  It has no effect within `name_flags`, or in a new thread.
+  Nothing changes within `name_flags`, or in threads that the block starts.
 
   Args:
-    by_key: key of a config -> the parameter of the called function that sets
-      it. All other keys are set by its parameter `config`.
+    by_key: key of a config -> the parameter that sets this key, of the function
+      that the user called. This function's parameter `config` sets all other
+      keys.
     given: the parameters that the user passed.
   """
   if _is_command.get():
@@ -186,8 +188,8 @@ def by_caller(command: str, python: str) -> str:
 def key_name(key: str) -> str:
   """Returns how a message names a key of a config.
 
-  It is the parameter if the user passed one that sets this key, else
-  "config.KEY".
+  The name is the parameter that sets the key if the user passed this parameter,
+  else "config.KEY".
 
   Args:
     key: the key, with dots between its sections.
@@ -203,8 +205,8 @@ def key_name(key: str) -> str:
 def setting(key: str, value: Any) -> str:
   """Returns how the caller sets a key of a config, for a remedy.
 
-  It is a flag for a command, else the parameter that sets this key, or the
-  parameter `config`.
+  The result has a flag for a command, else the parameter that sets this key, or
+  the parameter `config` if no other parameter sets it.
 
   Args:
     key: the key, with dots between its sections.
@@ -300,7 +302,11 @@ class Progress:
     error: BaseException | None,
     trace: types.TracebackType | None,
   ) -> None:
-    """Ends the thread; after printed lines and no error, prints a last line."""
+    """Ends the thread.
+
+    If the thread has printed lines, and the block raised no error, a last line
+    says how long the block took.
+    """
     self._stop_event.set()
     self._thread.join()
     if self._has_printed:
@@ -335,10 +341,10 @@ class Progress:
 class Watch:
   """Prints a line whenever nothing was printed for `INTERVAL` seconds.
 
-  If the block begins with a silence, a line comes after `FIRST_WAIT` seconds. A
-  line of `note` or `say` ends a silence, and while a `Progress` prints there is
-  none. If several of these blocks are open, only the one that began last
-  prints. For example:
+  If nothing was printed since the block began, the first line comes after
+  `FIRST_WAIT` seconds. The lines of `note`, `say` and `Progress` count. If
+  several `Watch` blocks are open, only the block that began last prints. For
+  example:
 
   with Watch("setting up the run") as watch:
     watch.describe("reading the data")
@@ -402,7 +408,7 @@ class Watch:
 
 
 def watched(function: Callable[P, R]) -> Callable[P, R]:
-  """Makes a `Watch` print lines while a function of users runs."""
+  """Makes a `Watch` print lines while a function that users call runs."""
 
   @functools.wraps(function)
   def watched_function(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -415,8 +421,8 @@ def watched(function: Callable[P, R]) -> Callable[P, R]:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
   """Returns the end of a sentence about an unknown name.
 
-  It is "; did you mean X?" if a known name is similar, else "; choose A, B, C."
-  if there are few known names, else ".".
+  The end is "; did you mean X?" if a known name is similar, else "; choose A,
+  B, C." if there are few known names, else ".".
 
   Args:
     name: the unknown name.
@@ -441,8 +447,8 @@ def lazy_names(
     package: the package's `globals()`.
     modules: the module of each name. The first use of a name imports its module
       and adds the name to the package.
-    other_names: a name that other libraries use -> the name of this package
-      that does the same; for messages.
+    other_names: a name that users may know from another library -> the name to
+      use instead; for messages.
 
   Returns:
     `__getattr__`, which raises AttributeError with the nearest names for an

@@ -85,12 +85,12 @@ def run(args: argparse.Namespace) -> None:
     f"{args.output}: {augmented_file.num_written} examples of"
     f" {augmented_file.num_read}"
   )
-  own_flags = {"--columns": args.columns, "--kind": args.kind}
-  own_task = "".join(
-    f" {flag} {shlex.quote(text)}" for flag, text in own_flags.items() if text
+  task_flags = {"--columns": args.columns, "--kind": args.kind}
+  task_flags_text = "".join(
+    f" {flag} {shlex.quote(text)}" for flag, text in task_flags.items() if text
   )
   print(
-    f"next: bert_jax prepare-task --task {args.task}{own_task}"
+    f"next: bert_jax prepare-task --task {args.task}{task_flags_text}"
     f" --input train={args.output} --vocab {args.model}"
     f" --output data/{args.task}_augmented"
   )

@@ -5,11 +5,11 @@ import os
 
 from bert_jax.cli import configs, flags
 
-HELP = """Compiles a run for a TPU slice, and says if the run fits into its
-memory, and with --cycles how long a step takes by the compiler's estimate. It
-needs pip install 'bert_jax[tpu]', but neither a TPU nor data. The
-exit status is 0 if every phase fits; 2 if a phase does not fit, or the compiler
-crashes; 1 after an error."""
+HELP = """Compiles a run for a TPU slice, and says if the run fits into the
+memory of the slice. With --cycles, it also says how long a step takes by the
+compiler's estimate. It needs pip install 'bert_jax[tpu]', but neither a TPU nor
+data. The exit status is 0 if every phase fits; 2 if a phase does not fit, or
+the compiler crashes; 1 after an error."""
 EXAMPLE = """\
   bert_jax compile --config bert:base \\
     --topology v2:4x4,v4:2x2x4"""
@@ -44,7 +44,7 @@ def add_flags(parser: flags.Parser) -> None:
 def _prepare_environment() -> None:
   """Keeps jax and libtpu off this machine's hardware.
 
-  Call it before jax is imported.
+  Call this function before jax is imported.
   """
   os.environ["JAX_PLATFORMS"] = "cpu"
   # Without this, libtpu asks the cloud's metadata server which machine this is,

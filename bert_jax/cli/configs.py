@@ -51,7 +51,7 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
 
   Raises:
     UserError: the file or a key does not exist, or a value has the wrong type.
-      For a wrong key, the message names the nearest right one.
+      For an unknown key, the message names a similar key.
   """
   defaults = load_defaults(path)
   overrides, attributes = _split_attributes(overrides, defaults)
@@ -142,7 +142,8 @@ def _encoder_attributes(model: dict[str, Any]) -> dict[str, Any]:
   """Returns an encoder's attributes that a config may set: name -> value."""
   if not model.get("family") or not model.get("variant"):
     return {}
-  # Import it here, because it loads jax, which most command lines do not need.
+  # Import these here, because they load jax, which most command lines do not
+  # need.
   from bert_jax import models
   from bert_jax.models.encoder import field_values
 
@@ -201,7 +202,7 @@ def _split_attributes(
 
   A config names a published size by `model.variant`. Flags can set each
   attribute of the size (num_layers, hidden, heads, ...), even if the config
-  lacks it.
+  does not have the attribute as a key.
 
   Args:
     overrides: the overrides on the command line.

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
   for path in paths:
     print(path)
   for name, score in scores.items():
-    # A threshold is printed in full, because a rounded one could decide
+    # A threshold is printed in full, because a rounded threshold could decide
     # differently.
     digits = ".17g" if name.endswith("_thresh") else ".6g"
     print(f"{name}: {score:{digits}}")

@@ -1,4 +1,4 @@
-"""The parser of a verb, and the flags that several verbs share."""
+"""Defines the parser of a verb, and the flags that several verbs share."""
 
 import argparse
 import math

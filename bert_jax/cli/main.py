@@ -44,7 +44,7 @@ VERBS = {
 
 
 def load_verb(name: str) -> ModuleType:
-  """Imports and returns the module of a verb, but of no further verb."""
+  """Returns the module of a verb, and imports no other verb's module."""
   return importlib.import_module(f"bert_jax.cli.{name.replace('-', '_')}")
 
 
@@ -107,7 +107,7 @@ def execute(argv: Sequence[str]) -> None:
           watch.enter_context(Watch(f"bert_jax {name}"))
           args = parser_of(name).parse(arguments)
           if name == "train" or getattr(args, "input", None) == "-":
-            # A run has its own watch, on one host only. And a command that
+            # `train` makes a watch that prints on one host only. A command that
             # waits for a line of stdin may be silent.
             watch.close()
           watch.enter_context(name_flags())

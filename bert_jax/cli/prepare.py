@@ -83,7 +83,7 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
     "--near-duplicates",
     type=float,
     metavar="SIMILARITY",
-    help="drop documents at least this similar to an earlier one",
+    help="drop documents at least this similar to an earlier document",
   )
 
 

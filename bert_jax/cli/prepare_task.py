@@ -12,7 +12,8 @@ reads. docs/finetune.md lists the tasks and their files."""
 EXAMPLE = """\
   bert_jax prepare-task --task sst2 --input train=train.tsv \\
     --input validation=dev.tsv --vocab vocab.txt --output data/sst2"""
-# A file of configs/ -> its tasks. Every other task uses configs/own.py.
+# A file of configs/ -> the tasks with a config in this file. All other tasks
+# use configs/own.py.
 TASKS_BY_CONFIG: dict[str, tuple[str, ...]] = {
   "glue": (
     *("cola", "mnli", "mrpc", "qnli", "qqp"),
@@ -42,28 +43,28 @@ def add_flags(parser: flags.Parser) -> None:
     "length",
     help="largest number of tokens in a row (default: the task's)",
   )
-  group = parser.add_argument_group("your own task")
+  task_group = parser.add_argument_group("your own task")
   flags.add(
-    group,
+    task_group,
     "columns",
     help="roles are text, pair, label, id; for tagging words, tags, id. In"
     " files with a word on each line, COLUMN is a number",
   )
-  flags.add(group, "kind", choices=custom.KINDS)
-  group.add_argument(
+  flags.add(task_group, "kind", choices=custom.KINDS)
+  task_group.add_argument(
     "--labels",
     metavar="A,B,...",
     help="all labels, in order (default: the labels in the files, sorted)",
   )
-  group = parser.add_argument_group("questions")
-  group.add_argument(
+  question_group = parser.add_argument_group("questions")
+  question_group.add_argument(
     "--stride",
     type=int,
     default=questions.STRIDE,
     metavar="N",
     help="tokens between the starts of windows (default %(default)s)",
   )
-  group.add_argument(
+  question_group.add_argument(
     "--max-question",
     type=int,
     default=questions.MAX_QUESTION,

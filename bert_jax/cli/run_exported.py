@@ -16,7 +16,7 @@ TAKES_STDOUT = True
 def add_flags(parser: flags.Parser) -> None:
   flags.add(parser, "model", metavar="FILE", help="a file that `export` wrote")
   flags.add(parser, "input", help="JSON lines; - for stdin")
-  flags.add(parser, "output", metavar="FILE", help="the same; - for stdout")
+  flags.add(parser, "output", metavar="FILE", help="JSON lines; - for stdout")
   flags.add(parser, "batch-size", "no-answer")
 
 

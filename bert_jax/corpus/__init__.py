@@ -1,4 +1,4 @@
-"""Text on disk to a prepared folder: sources, sentences, filters, token ids.
+"""Makes a prepared folder from text: sources, sentences, filters, token ids.
 
 This room imports text/, and the single files `files.py`, `messages.py` and
 `hashing.py` of bert_jax. It needs the packages etils and numpy. Some functions

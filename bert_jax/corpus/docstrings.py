@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from bert_jax.messages import UserError
 
-# The packages that are read if they are installed. `STANDARD_LIBRARY` is the
-# name for Python's library.
+# The packages that are read if they are installed. Python's standard library is
+# read, too; its name is `STANDARD_LIBRARY`.
 PACKAGES = ("tensorflow", "scipy", "numpy", "jax", "keras")
 STANDARD_LIBRARY = "python"
 # A paragraph of prose has at least this many words.
@@ -178,8 +178,8 @@ def module_docstrings(path: str) -> list[str]:
   """Returns the docstrings of a source file, from top to bottom.
 
   The list includes docstrings that numpy and scipy attach with a call
-  `add_newdoc(name, docstring)`. It is empty if the file cannot be parsed or has
-  no triple quotes.
+  `add_newdoc(name, docstring)`. The list is empty if the file cannot be parsed
+  or has no triple quotes.
   """
   try:
     source = pathlib.Path(path).read_text(encoding="utf-8")
@@ -245,7 +245,9 @@ def _indent_of(line: str) -> int:
 def _without_code(lines: Sequence[str]) -> Iterator[str]:
   """Yields the lines outside fenced blocks, doctests and literal blocks.
 
-  Directives are dropped too. The underline of a heading becomes a form feed.
+  Directives are dropped too, but the lines below the directive of a note, a
+  warning or a changed version stay. The underline of a heading becomes a form
+  feed.
   """
   in_fence = in_doctest = False
   # The indentation of the line that opened a literal block.
@@ -330,8 +332,8 @@ def _is_prose(text: str) -> bool:
   words = text.split()
   if len(words) < MIN_WORDS or not re.match(r"[\"'(]?[A-Za-z]", text):
     return False
-  num_plain = sum(bool(_PLAIN_WORD_PATTERN.match(word)) for word in words)
+  num_plain_words = sum(bool(_PLAIN_WORD_PATTERN.match(word)) for word in words)
   num_function_words = sum(word.lower() in _FUNCTION_WORDS for word in words)
-  return num_plain >= 0.7 * len(words) and num_function_words >= 0.15 * len(
+  return num_plain_words >= 0.7 * len(
     words
-  )
+  ) and num_function_words >= 0.15 * len(words)

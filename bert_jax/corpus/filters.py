@@ -1,11 +1,11 @@
-"""Drops documents that are short, odd, repetitive or copies of earlier ones.
+"""Drops documents that are short, odd, repetitive, or copies of others.
 
-Worker processes judge each document by itself (`make_judge`, a pure function of
-the text). The main process finds the copies, in the order of the input
-(`judge_documents`). The verdicts are written to a file in the unfinished
-folder, with a record of fixed size (a row) for each document. So an interrupted
-pass can continue, and later steps can read the text again without judging it.
-`docs/corpus.md` has published values for the filters.
+Worker processes judge the text of each document (`make_judge`). The main
+process finds the copies, in the order of the input (`judge_documents`). The
+verdicts are written to a file in the unfinished folder, as a row of fixed size
+for each document. So interrupted work can continue, and later steps can read
+the text again without judging it. `docs/corpus.md` has published values for the
+filters.
 """
 
 import collections
@@ -44,7 +44,7 @@ DROPPING_FILTERS = (
 )
 # The number of consecutive words in a shingle. Near-duplicates of OpenWebText
 # were found with 5 words (Gokaslan and Cohen 2019). Gopher's rules count all
-# repeated n-grams if n is 5 or more (Rae et al. 2021, table A1).
+# repeated n-grams from n = 5 on (Rae et al. 2021, table A1).
 NGRAM_WORDS = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
@@ -161,7 +161,7 @@ def normalise_text(text: str, normal_form: str) -> str:
 
 
 def _is_independent(character: str, form: NormalForm) -> bool:
-  """Returns True if no character before this one changes its normal form."""
+  """Returns True if `character` never combines with those before it."""
   if character.isascii():
     return True
   first_part = unicodedata.normalize(
@@ -175,16 +175,19 @@ def _is_independent(character: str, form: NormalForm) -> bool:
 
 @functools.cache
 def _composing_characters() -> frozenset[str]:
-  """Returns the characters (about 130) that compose with one before them."""
+  """Returns the characters that compose with the character before them.
+
+  There are about 130.
+  """
   # The vowels and final consonants of Korean compose to syllables.
-  composing = {
+  composing_characters = {
     chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
   }
   for code in range(sys.maxunicode + 1):
     points = unicodedata.decomposition(chr(code)).split()
     if len(points) == 2 and not points[0].startswith("<"):
-      composing.add(chr(int(points[1], 16)))
-  return frozenset(composing)
+      composing_characters.add(chr(int(points[1], 16)))
+  return frozenset(composing_characters)
 
 
 def count_words(text: str) -> int:
@@ -208,20 +211,24 @@ def symbol_share(text: str) -> float:
 
 
 def lower_case_words(text: str) -> list[str]:
-  """Returns a text's words in lower case: its runs of letters and digits."""
+  """Returns a text's words in lower case.
+
+  A word consists of letters, digits and underscores.
+  """
   return _WORD_PATTERN.findall(text.lower())
 
 
 def hash_shingles(words: Sequence[str]) -> np.ndarray:
-  """Returns a hash of each run of 5 consecutive words.
+  """Returns a hash of each shingle, which is 5 consecutive words.
 
-  The hash of a run is equal in every process and on every machine.
+  The hash of a shingle is equal in every process and on every machine.
 
   Args:
     words: N words.
 
   Returns:
-    An array of uint64 [N - 4]; [1] for fewer than 5 words, [0] for no words.
+    An array of uint64 [N - 4]. If there are 1 to 4 words, they are one shingle;
+    without words, the array is empty.
   """
   codes = [zlib.crc32(word.encode("utf-8")) for word in words]
   n = min(NGRAM_WORDS, len(words))
@@ -235,10 +242,11 @@ def hash_shingles(words: Sequence[str]) -> np.ndarray:
 
 
 def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
-  """Returns the share of characters that are in repeated 5-grams.
+  """Returns the share of characters that are in repeated shingles.
 
-  A 5-gram is repeated if it occurred earlier in the document. The characters of
-  a word count, once, if a 5-gram that contains the word is repeated.
+  A shingle is repeated if it occurred earlier in the document. The characters
+  of a word count, once, if a repeated shingle contains the word. White space
+  does not count.
 
   Args:
     words: the words, from `lower_case_words`.
@@ -273,7 +281,7 @@ def empty_sketch() -> Any:
       "--near-duplicates needs the package datasketch; run"
       " `pip install 'bert_jax[data]'`."
     ) from e
-  # The shingles are hashed already.
+  # `hashfunc` only returns an int, because the shingles are hashed already.
   return datasketch.MinHash(num_perm=SKETCH_SIZE, hashfunc=int)
 
 
@@ -309,12 +317,12 @@ def verdict_row_type(filters: Filters) -> np.dtype:
 def make_judge(
   filters: Filters,
 ) -> Callable[[list[sources.Record]], tuple[np.ndarray, float]]:
-  """Returns a function that judges each record of a batch by itself.
+  """Returns a function that judges the text of each record of a batch.
 
   Returns:
-    A function of records. It returns their rows (see `verdict_row_type`), and
-    the share of the inputs that has been read. In the rows, copies still have
-    verdict 0.
+    A function of records. It returns the records' rows (see
+    `verdict_row_type`), and the share of the inputs that has been read. It does
+    not look for copies, so copies have verdict 0.
   """
   dtype = verdict_row_type(filters)
   empty_minhash = None if filters.near_duplicates is None else empty_sketch()
@@ -346,21 +354,21 @@ def _judge_text(
   Args:
     filters: the filters in use.
     text: the document.
-    num_words: the number of its words.
+    num_words: the number of words in the document.
   """
   if filters.min_words is not None and num_words < filters.min_words:
     return 1, None
-  limit = filters.max_symbols
-  if limit is not None and symbol_share(text) > limit:
+  max_symbols = filters.max_symbols
+  if max_symbols is not None and symbol_share(text) > max_symbols:
     return 2, None
-  limit = filters.max_repetition
-  if limit is None and filters.near_duplicates is None:
+  max_share = filters.max_repetition
+  if max_share is None and filters.near_duplicates is None:
     return 0, None
   words = lower_case_words(text)
-  shingle_hashes = hash_shingles(words)
-  if limit is not None and repetition_share(words, shingle_hashes) > limit:
+  hashes = hash_shingles(words)
+  if max_share is not None and repetition_share(words, hashes) > max_share:
     return 3, None
-  return 0, shingle_hashes
+  return 0, hashes
 
 
 class _EarlierDocuments:
@@ -408,7 +416,7 @@ class _EarlierDocuments:
     return 0
 
   def remember_judged(self, row: np.void) -> None:
-    """Remembers a document that an earlier run judged."""
+    """Remembers a document that was judged before an interruption."""
     verdict = int(row["verdict"])
     if self._filters.drop_duplicates and verdict in (0, _NEAR_COPY):
       self._digests.add(int(row["digest"]))
@@ -419,7 +427,7 @@ class _EarlierDocuments:
         self._remember(sketch)
 
   def _is_near_copy(self, sketch: Any) -> bool:
-    """Returns True if a remembered document is similar enough."""
+    """Returns True if a document is similar enough to an earlier document."""
     threshold = self._filters.near_duplicates
     return any(
       np.mean(self._sketches[k] == sketch.hashvalues) >= threshold
@@ -432,7 +440,7 @@ class _EarlierDocuments:
 
 
 def judge_documents(job: writer.Job, filters: Filters) -> None:
-  """Judges all documents that no earlier run has judged.
+  """Judges all documents that were not judged before an interruption.
 
   Args:
     job: its folder gets the file `ROWS_FILE`. Its progress gets `judged`, the
@@ -458,7 +466,7 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
 
 
 def _judge_remaining(job: writer.Job, filters: Filters) -> None:
-  """Writes the rows of all documents that no earlier run has judged."""
+  """Writes the rows of all documents that have no row yet."""
   dtype = verdict_row_type(filters)
   earlier_documents = _EarlierDocuments(filters)
   path = pathlib.Path(job.partial_folder, ROWS_FILE)
@@ -540,9 +548,9 @@ def kept_records(
 def filter_report(partial_folder: str, filters: Filters) -> dict[str, Any]:
   """Returns `{"filtered": counts}` for `meta.json`; {} without filters.
 
-  The counts are the documents and words (between white space) that were read,
-  that were kept, and that each filter dropped; and the number of documents that
-  normalization changed.
+  The counts are the numbers of documents and of words that were read, that were
+  kept, and that each filter dropped; and the number of documents that
+  normalization changed. The words are those between white space.
   """
   used_filters = filters.in_use()
   if not used_filters:

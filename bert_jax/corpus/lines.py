@@ -19,8 +19,8 @@ from etils import epath
 
 from bert_jax.messages import DamagedFile, UserError, by_caller, note_once
 
-# A document or line with more than this many characters is cut into several.
-# This bounds the memory of the reader and of a worker. "War and Peace" has 3.2
+# A document or line with more than this many characters is cut into parts. This
+# bounds the memory of the reader and of a worker. "War and Peace" has 3.2
 # million characters.
 MAX_CHARS = 4 * 2**20
 # A record (a JSON object on a line) is parsed as a whole. So a record with more
@@ -33,7 +33,8 @@ _BLOCK_BYTES = 2**17
 _MAX_XZ_MEMORY = 2**28
 # Describes --errors=replace in messages.
 REPLACEMENT = " to put U+FFFD for such bytes"
-# A long line is cut at a space if there is one among this many last characters.
+# A long line is cut at the last space among this many characters before the
+# limit, or at the limit if they have no space.
 _SPACE_RANGE = 1000
 
 COMPRESSED_EXTENSIONS = (".gz", ".xz", ".zst")
@@ -57,7 +58,12 @@ _NEWLINE = re.compile(r"\n")
 
 @contextlib.contextmanager
 def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
-  """Opens a file; yields its uncompressed stream and the `tell` of the file."""
+  """Opens a file that may be compressed.
+
+  Yields:
+    The uncompressed stream, and a function that returns the number of bytes of
+    the file that were read so far.
+  """
   with cast(IO[bytes], epath.Path(path).open("rb")) as raw:
     name = path.lower()
     stream: Any = raw
@@ -88,7 +94,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
   except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as e:
     error = e
   except OSError as e:
-    # pyarrow raises an OSError without a number if the file is damaged.
+    # pyarrow raises an OSError without an errno if the file is damaged.
     if e.errno is not None:
       raise
     error = e
@@ -130,7 +136,9 @@ class _XzReader(io.RawIOBase):
     return True
 
   def readinto(self, buffer: Any) -> int:
-    """Puts uncompressed bytes into a buffer; returns how many, 0 at the end.
+    """Puts uncompressed bytes into a buffer; returns their number.
+
+    The number is 0 at the end of the file.
 
     Raises:
       EOFError: the file is truncated.
@@ -149,14 +157,14 @@ class _XzReader(io.RawIOBase):
         self._input = self._raw.read(_BLOCK_BYTES)
         if not self._input:
           raise EOFError("it ends in the middle")
-      text = self._decompressor.decompress(self._input, len(buffer))
+      data = self._decompressor.decompress(self._input, len(buffer))
       self._input = b""
       if self._decompressor.eof:
         self._input = self._decompressor.unused_data
         self._decompressor = None
-      if text:
-        buffer[: len(text)] = text
-        return len(text)
+      if data:
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def read_lines(
@@ -280,7 +288,9 @@ def remedy_for_bytes(remedy: str, replacement: str) -> str:
 def join_lines(
   lines: Iterator[str], ends_document: Callable[[str], bool]
 ) -> Iterator[str]:
-  """Joins lines into documents of at most about `MAX_CHARS` characters.
+  """Joins lines into documents; leaves out documents of blank lines.
+
+  A document also ends when it has more than `MAX_CHARS` characters.
 
   Args:
     lines: the lines.
@@ -302,7 +312,7 @@ def join_lines(
 
 
 def cut_text(text: str) -> Iterator[tuple[str, str]]:
-  """Cuts a text into documents of about `MAX_CHARS` characters.
+  """Cuts a text that is longer than `MAX_CHARS` into several documents.
 
   Yields:
     (document, layout); see `sources.RawDocument`.

@@ -19,7 +19,7 @@ def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
 
   Args:
     path: the file.
-    errors: `strict` or `replace`, for bytes that are not UTF-8.
+    errors: see `sources.find_sources`.
 
   Raises:
     UserError: the file is damaged, or it has no column of texts. The message
@@ -54,7 +54,7 @@ def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
             for document, layout in lines.cut_text(text or ""):
               yield document, layout, size * row_number // num_rows
   except OSError as e:
-    # pyarrow raises an OSError without a number if the file is damaged.
+    # pyarrow raises an OSError without an errno if the file is damaged.
     if e.errno is not None:
       raise
     raise _unreadable_error(path, row_number, e) from e
@@ -120,7 +120,7 @@ def _cell_text(cell: Any, location: str, errors: str) -> str | None:
   Args:
     cell: the library's value of the cell.
     location: the file and the row's number, for messages.
-    errors: `strict` or `replace`, for bytes that are not UTF-8.
+    errors: see `sources.find_sources`.
   """
   buffer = cell.as_buffer() if hasattr(cell, "as_buffer") else None
   if buffer is not None and buffer.size > 4 * lines.MAX_RECORD_CHARS:

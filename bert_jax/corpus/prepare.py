@@ -1,4 +1,4 @@
-"""Makes a prepared folder from text; an interrupted run can be continued."""
+"""Makes a prepared folder from text; interrupted work can be continued."""
 
 import contextlib
 import hashlib
@@ -52,8 +52,8 @@ from bert_jax.text.vocabulary import Vocabulary
 SAVE_SECONDS = 5.0
 # Warn if more than this share of the tokens is unknown.
 _MAX_UNKNOWN_SHARE = 0.03
-# Warn if words have more than this many tokens on average. BERT masks at most
-# 20 of 128 tokens.
+# Warn if words have more than this many tokens on average. A whole-word mask
+# hides all tokens of a word, but BERT masks at most 20 of 128 tokens.
 _MAX_MEAN_WORD_TOKENS = 8
 
 
@@ -77,8 +77,8 @@ def prepare(
 ) -> dict[str, Any]:
   """Writes text as token ids into a folder that `reader.open_prepared` opens.
 
-  The work is in `output + ".partial"` until it is complete. An interrupted run
-  is continued by the same call. The bytes of the folder depend only on the
+  The unfinished folder is `output + ".partial"`. After an interruption, the
+  same call continues the work. The bytes of the folder depend only on the
   inputs and the options, and not on interruptions or `processes`.
 
   Args:
@@ -90,30 +90,31 @@ def prepare(
     heldout: the share of the documents for the split `validation`. A hash of
       the content decides, so exact copies are always in the same split.
     processes: the number of worker processes; None means one per core.
-    lower_case: False for a cased vocabulary. If None, the setting in the
-      vocabulary's files decides; without a setting it is True.
-    keep_accents: True if accents stay. If None, the setting in the vocabulary's
-      files decides; without a setting it is the opposite of `lower_case`.
+    lower_case: False for a cased vocabulary. None means the setting in the
+      vocabulary's files, or True if the files have no setting.
+    keep_accents: True if accents stay. None means the setting in the
+      vocabulary's files, or the opposite of `lower_case` if the files have no
+      setting.
     rules: see `wordpiece.build` and `words.build`.
     word_starts: see `unigram.build`.
     language: one of `sources.LANGUAGES`, for the rules that split sentences.
     filters: the filters, which drop documents or normalize their text.
-    save_seconds: the seconds between saves. An interruption loses at most the
-      work of this time.
+    save_seconds: the seconds between saves. An interruption loses the work
+      since the last save.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
-    in_this_process: True to start no worker process. A script that starts
-      worker processes must do its work under `if __name__ == "__main__":`; a
-      notebook need not.
+    in_this_process: True to start no worker process. A script (but not a
+      notebook) that starts worker processes must do its work under
+      `if __name__ == "__main__":`.
 
   Returns:
     The content of `meta.json`.
 
   Raises:
     UserError: the inputs, the vocabulary or the options are bad, the text is
-      empty, or the output exists and was made from something else. If the fault
-      is in the text, the unfinished folder is deleted.
+      empty, or the output exists and was made from different inputs or options.
+      If the fault is in the text, the unfinished folder is deleted.
     OSError: a file cannot be read or written, or a worker was killed. The same
-      call can continue the run.
+      call can continue the work.
   """
   if not 0 <= heldout < 1:
     raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
@@ -191,15 +192,15 @@ def _with_words_from(
 def _open_progress(
   partial_folder: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
-  """Returns the progress of an earlier run, or of a new one.
+  """Returns the progress of an unfinished folder, which may be new.
 
   Args:
     partial_folder: the unfinished folder.
-    origin: the inputs and options of this run; see `_describe_origin`.
-    threshold: documents with a smaller hash are held out.
+    origin: the inputs and options of this call; see `_describe_origin`.
+    threshold: for a new folder; documents with a smaller hash are held out.
 
   Raises:
-    UserError: the earlier run had different inputs or options.
+    UserError: the folder was begun with different inputs or options.
   """
   progress = read_progress(partial_folder)
   if progress is None:
@@ -231,17 +232,18 @@ def _vocabulary_digest(tokenizer: Vocabulary) -> str:
 def _unusual_settings(tokenizer: Vocabulary) -> dict[str, Any]:
   """Returns the tokenizer's settings that are not the defaults.
 
-  Folders of earlier versions do not have these settings. Such a folder must
-  stay equal to a new folder with the defaults, so the defaults are left out.
+  The meta.json of earlier versions does not have these settings. A folder of an
+  earlier version must stay equal to a new folder with the defaults, so the
+  defaults are left out.
   """
-  unusual: dict[str, Any] = {}
+  unusual_settings: dict[str, Any] = {}
   if tokenizer.keep_accents == tokenizer.lower_case:
-    unusual["keep_accents"] = tokenizer.keep_accents
+    unusual_settings["keep_accents"] = tokenizer.keep_accents
   if tokenizer.options.get("tokenize_chinese_chars") is False:
-    unusual["tokenize_chinese_chars"] = False
+    unusual_settings["tokenize_chinese_chars"] = False
   if tokenizer.options.get("word_starts", WORD_STARTS[0]) != WORD_STARTS[0]:
-    unusual["word_starts"] = tokenizer.options["word_starts"]
-  return unusual
+    unusual_settings["word_starts"] = tokenizer.options["word_starts"]
+  return unusual_settings
 
 
 def _describe_origin(
@@ -257,9 +259,9 @@ def _describe_origin(
 
 @contextlib.contextmanager
 def _delete_if_useless(partial_folder: str) -> Iterator[None]:
-  """Deletes the unfinished folder if the run cannot be continued.
+  """Deletes the unfinished folder if the work cannot be continued.
 
-  An error of the disk gets the name of the folder if it names no file.
+  An OSError that names no file gets the name of the folder.
   """
   try:
     yield
@@ -277,7 +279,7 @@ def _delete_if_useless(partial_folder: str) -> Iterator[None]:
 def _start_progress(
   partial_folder: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
-  """Writes the progress of a new run, and returns it; see `_open_progress`."""
+  """Writes the progress of a new folder, and returns it."""
   progress = {
     "origin": origin,
     "threshold": threshold,
@@ -335,7 +337,7 @@ def describe_difference(
 
   Args:
     old_origin: the origin in `meta.json` or `progress.json`.
-    new_origin: the origin of this run.
+    new_origin: the origin of this call; see `_describe_origin`.
   """
   # JSON turns tuples into lists.
   new_origin = json.loads(json.dumps(new_origin))
@@ -422,11 +424,11 @@ def _write_batches(
     for split, documents in batch.documents.items():
       writer.append(split, documents)
     progress["records"] += batch.num_records
-    smallest = {*progress["smallest"], *batch.smallest_hashes}
-    progress["smallest"] = sorted(smallest)[:4]
-    largest = [progress["largest"], batch.largest_hash]
+    smallest_hashes = {*progress["smallest"], *batch.smallest_hashes}
+    progress["smallest"] = sorted(smallest_hashes)[:4]
+    largest_hashes = [progress["largest"], batch.largest_hash]
     progress["largest"] = max(
-      (h for h in largest if h is not None), default=None
+      (h for h in largest_hashes if h is not None), default=None
     )
     if time.monotonic() >= last_save + save_seconds:
       writer.save(progress)
@@ -441,17 +443,18 @@ def _better_threshold(
 ) -> int | None:
   """Returns a threshold for held-out documents with which no split is empty.
 
-  A document is held out if its hash is below the threshold. `progress` has the
-  smallest hashes and the largest hash.
+  A document is held out if its hash is below the threshold. `progress` has up
+  to four of the smallest hashes, and the largest hash.
 
-  Next-sentence pairs need two documents, also in the held-out split. So this
-  split gets two documents if there are four or more, else one. Returns None if
-  the threshold of `progress` must not or cannot be improved.
+  If the text has four or more different documents, the held-out split gets two
+  of them, because next-sentence pairs need two documents. If the text has two
+  or three, the held-out split gets one. Returns None if the threshold of
+  `progress` needs no change, or if all documents are copies of one text.
   """
   if not sizes["train"]["documents"]:
     return progress["largest"]
-  smallest = progress["smallest"]
-  num_wanted = len(smallest) // 2
+  smallest_hashes = progress["smallest"]
+  num_wanted = len(smallest_hashes) // 2
   if (
     not progress["threshold"] or sizes["validation"]["documents"] >= num_wanted
   ):
@@ -464,7 +467,7 @@ def _better_threshold(
         " out."
       )
     return None
-  return smallest[num_wanted - 1] + 1
+  return smallest_hashes[num_wanted - 1] + 1
 
 
 def _complete_folder(
@@ -539,7 +542,7 @@ def _complete_folder(
   return meta
 
 
-# The remedy that a command names for words of many tokens.
+# How a command ends the warning about words with many tokens.
 _WORD_STARTS_ADVICE = (
   "tokens; or, with a SentencePiece model, prepare the text with"
   " --word-starts=albert"
@@ -547,7 +550,7 @@ _WORD_STARTS_ADVICE = (
 
 
 def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
-  """Warns if words have more tokens than whole-word masks can hold."""
+  """Warns if words have too many tokens on average for whole-word masks."""
   if not (tokens := sizes["train"]["tokens"]):
     return
   num_words = 0
@@ -564,15 +567,15 @@ def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
 
 
 class _ProgressMeter:
-  """Makes lines that show the progress and the speed of this run."""
+  """Makes lines that show the progress and the speed of this process."""
 
   def __init__(self, sizes: dict[str, dict[str, int]], share: float):
-    """Remembers the sizes and the share of the inputs at the beginning."""
+    """Begins with the sizes so far, and the share of the inputs read so far."""
     self._start, self._share = time.monotonic(), share
     self._tokens = sum(size["tokens"] for size in sizes.values())
 
   def line(self, sizes: dict[str, dict[str, int]], share: float) -> str:
-    """Returns the line for the present sizes and share of the inputs."""
+    """Returns the line for the new sizes and the new share of the inputs."""
     seconds = max(time.monotonic() - self._start, 1e-3)
     tokens = sum(size["tokens"] for size in sizes.values())
     documents = sum(size["documents"] for size in sizes.values())

@@ -8,7 +8,8 @@
                         Its published files are in the folder, too.
   others.txt            for ELMo, the words outside the vocabulary. Their ids
                         follow the vocabulary's ids.
-  SPLIT.tokens          [T] token ids, uint16, or uint32 for over 65,536 ids
+  SPLIT.tokens          [T] token ids, uint16, or uint32 if there are more than
+                        65,536 ids
   SPLIT.sentences       [S + 1] int64, the position in tokens where each
                         sentence begins, and at the end T
   SPLIT.documents       [D + 1] int64, the position in sentences where each
@@ -26,7 +27,8 @@ checks the fingerprint once, before the first step, because each host may have
 its own copy. Files are read in parallel. One file is read at 1.8 GB/s if the
 processor has instructions for SHA-256 (measured), else at about 0.4 GB/s. In a
 folder over `MAX_CHECKED_BYTES`, only sizes and metadata are checked, and a note
-says so. `prepare` checks a folder of any size if its command is given again.
+says so. If the command that made a folder is given again, `prepare` checks the
+folder, whatever its size.
 """
 
 import hashlib
@@ -68,7 +70,7 @@ class Corpus(NamedTuple):
 
   Attributes:
     tokens: [T] uint16 or uint32, the token ids. The only special tokens are
-      the ids in `never_masked_ids`, and for ELMo the two ends of each sentence.
+      those in `never_masked_ids`, and for ELMo <S> and </S> of each sentence.
     sentences: [S + 1] int64, offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64, offsets into `sentences`; no document is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
@@ -127,7 +129,7 @@ class PreparedFolder(NamedTuple):
 
   @property
   def tokenizer(self) -> Vocabulary:
-    """The tokenizer of the folder; each access reads its files."""
+    """The tokenizer of the folder; each access reads the tokenizer's files."""
     return open_vocabulary.load_prepared(self.path, self.meta["lower_case"])
 
   def tokenizer_files(self) -> dict[str, bytes]:
@@ -156,7 +158,7 @@ def corpus_from_documents(
     dtype: the dtype of the token ids.
   """
   tokens: list[int] = []
-  starts: list[bool] = []
+  starts_word: list[bool] = []
   sentence_offsets, document_offsets = [0], [0]
   for d, document in enumerate(documents):
     for s, sentence in enumerate(document):
@@ -164,7 +166,7 @@ def corpus_from_documents(
         continue
       tokens.extend(sentence)
       flags = word_starts[d][s] if word_starts else [True] * len(sentence)
-      starts.extend(flags)
+      starts_word.extend(flags)
       sentence_offsets.append(len(tokens))
     if len(sentence_offsets) - 1 > document_offsets[-1]:
       document_offsets.append(len(sentence_offsets) - 1)
@@ -172,7 +174,7 @@ def corpus_from_documents(
     np.asarray(tokens, dtype),
     np.asarray(sentence_offsets, np.int64),
     np.asarray(document_offsets, np.int64),
-    np.packbits(np.asarray(starts, np.bool_), bitorder="little"),
+    np.packbits(np.asarray(starts_word, np.bool_), bitorder="little"),
   )
 
 
@@ -182,8 +184,8 @@ def mark_sentence_starts(
   """Marks the first token of each sentence, which always starts a word.
 
   Args:
-    starts_word: [T] bool, True for a token that starts a word. It is changed in
-      place.
+    starts_word: [T] bool, True for a token that starts a word. This array is
+      changed in place.
     sentences: the offset of each sentence; an offset that is not in [0, T) is
       ignored.
 
@@ -332,8 +334,8 @@ def open_prepared(path: PathLike) -> PreparedFolder:
     prepared = _map_folder(folder, meta)._replace(path=os.fspath(path))
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
-    # Skip the check only if both keys are missing. If only one is missing, the
-    # file is damaged.
+    # Skip the check only if both keys are missing. If only one key is missing,
+    # the file is damaged.
     if "files" not in meta and "checksum" not in meta:
       note_once(
         f"note: {path} was prepared by an earlier version: its meta.json has no"

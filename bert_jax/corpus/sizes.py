@@ -30,7 +30,7 @@ _BLOCK_OFFSETS = 2**20
 
 
 class LengthStatistics(NamedTuple):
-  """Holds what `measure_lengths` computes of a corpus.
+  """Holds what `measure_lengths` computes from a corpus.
 
   Attributes:
     mean_tokens: the mean number of tokens in a sentence.
@@ -55,14 +55,19 @@ def measure_lengths(
     sentences: the array `sentences` of a `reader.Corpus`.
     documents: the array `documents` of the corpus.
   """
-  longest = num_single = 0
+  longest_sentence = num_single_sentence_documents = 0
   for lengths in _lengths(sentences):
-    longest = max(longest, int(lengths.max(initial=0)))
+    longest_sentence = max(longest_sentence, int(lengths.max(initial=0)))
   for lengths in _lengths(documents):
-    num_single += int(np.count_nonzero(lengths == 1))
+    num_single_sentence_documents += int(np.count_nonzero(lengths == 1))
   num_sentences = len(sentences) - 1
   mean_tokens = int(sentences[-1]) / max(num_sentences, 1)
-  return LengthStatistics(mean_tokens, longest, num_single, len(documents) - 1)
+  return LengthStatistics(
+    mean_tokens,
+    longest_sentence,
+    num_single_sentence_documents,
+    len(documents) - 1,
+  )
 
 
 def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
@@ -99,26 +104,29 @@ def statistics_lines(
     formats: the formats in which the text was read.
   """
   num_single = statistics.num_single_sentence_documents
-  single_share = num_single / max(statistics.num_documents, 1)
+  single_sentence_share = num_single / max(statistics.num_documents, 1)
   yield (
     f"{split}: {statistics.mean_tokens:.1f} tokens a sentence,"
     f" {statistics.longest_sentence:,} in the longest;"
     f" {num_single:,} of {statistics.num_documents:,} documents"
-    f" ({single_share:.1%}) are one sentence"
+    f" ({single_sentence_share:.1%}) are one sentence"
   )
   if split != "train":
     return
   if statistics.mean_tokens > MAX_MEAN_TOKENS:
-    # Only "bert" takes a line for a sentence; the others split their text.
+    # Only "bert" takes each line for a sentence; text in the other formats is
+    # split into sentences.
     advice = _format_advice(formats) if "bert" in formats else ""
     yield (
       f"warning: a sentence has {statistics.mean_tokens:.0f} tokens on average,"
       f" which is long{advice}."
     )
-  elif single_share > MAX_SINGLE_SHARE and statistics.num_documents > 1:
+  elif (
+    single_sentence_share > MAX_SINGLE_SHARE and statistics.num_documents > 1
+  ):
     yield (
-      f"warning: {single_share:.0%} of the documents are one sentence, so there"
-      f" is no next sentence in them{_format_advice(formats)}."
+      f"warning: {single_sentence_share:.0%} of the documents are one sentence,"
+      f" so there is no next sentence in them{_format_advice(formats)}."
     )
 
 

@@ -65,7 +65,7 @@ _GLOB_PATTERN = re.compile(r"[*?\[]")
 _SPACE_PATTERN = re.compile(r"\s")
 # The number of characters that are split into words at once.
 _BLOCK_CHARS = 2**16
-# A word before a colon, such as the format before a glob.
+# What may stand before a colon in an input, such as the format before a glob.
 _PREFIX_PATTERN = re.compile(r"\w+")
 
 
@@ -92,10 +92,10 @@ class Source(NamedTuple):
 
   Attributes:
     name: the path or TFDS name.
-    format: the format, for messages.
-    size: the number of bytes on disk, or of examples; `RawDocument.position`
-      counts up to it.
-    version: a JSON value that changes when the content does.
+    format: one of `FORMATS`, "tfds" or "docstrings".
+    size: the number of bytes of the files, or of examples of a TFDS data set.
+      `RawDocument.position` counts up to this number.
+    version: a JSON value that changes when the content changes.
     read: a function that yields the raw documents in a fixed order.
   """
 
@@ -123,16 +123,18 @@ class Record(NamedTuple):
 def find_sources(
   inputs: str | Sequence[str], format: str = "auto", errors: str = "strict"
 ) -> list[Source]:
-  """Finds the sources that inputs stand for; reads no text yet.
+  """Returns the sources that the inputs name; reads no text yet.
 
   Args:
     inputs: globs, which may hold `**`; `tfds:NAME[:SPLIT]`; `docstrings`.
       Several inputs are a list, or have commas between them. A glob may begin
       with a format, such as `text:books/*.txt`. Inputs are read in the order
       given, and the files of a glob in sorted order. No file is read twice.
-    format: the format of globs that do not begin with one: one of `FORMATS`, or
-      `auto` for the format that the extension says (see `format_of`).
-    errors: `strict` or `replace`, for bytes that are not UTF-8.
+    format: the format of globs that do not begin with a format: one of
+      `FORMATS`, or `auto` for the format that the extension says (see
+      `format_of`).
+    errors: `strict` to raise an error for bytes that are not UTF-8, `replace`
+      to replace them.
 
   Raises:
     UserError: no file matches an input, or an input cannot be read.
@@ -162,7 +164,7 @@ def find_sources(
 
 
 def _check_prefix(name: str) -> None:
-  """Raises UserError if a name begins with a word that is not a format."""
+  """Raises UserError if a name begins with WORD:, and WORD is no format."""
   word, colon, _ = name.partition(":")
   if not colon or not _PREFIX_PATTERN.fullmatch(word):
     return
@@ -308,7 +310,8 @@ def split_sentences(record: Record, language: str = "en") -> Document:
     language: an ISO 639 code for `sentencex`.
   """
   if record.layout == "lines":
-    # Unicode normalization may have made a line longer than `lines.MAX_CHARS`.
+    # Cut the lines again, because Unicode normalization may have made a line
+    # longer than `lines.MAX_CHARS`.
     sentences = [
       sentence.strip()
       for line in record.text.split("\n")
@@ -415,7 +418,7 @@ def read_file(path: str, format: str, errors: str) -> Iterator[RawDocument]:
   Args:
     path: the file; .gz, .xz and .zst are decompressed while they are read.
     format: one of `FORMATS`.
-    errors: `strict` or `replace`, for bytes that are not UTF-8.
+    errors: see `find_sources`.
 
   Raises:
     UserError: the file cannot be read in this format. The message names the
@@ -479,12 +482,13 @@ _PARSERS = {
 def _parse_jsonl(
   path: str, text_lines: Iterator[str], errors: str
 ) -> _Documents:
-  """Yields the `text` of each JSON object, one on each line.
+  """Yields the documents in the `text` of JSON objects, one object on a line.
 
   Args:
     path: the file, for messages.
     text_lines: the lines of the file.
-    errors: `strict` or `replace`, for text that UTF-8 cannot encode.
+    errors: `strict` to raise an error for text that UTF-8 cannot encode,
+      `replace` to replace it.
   """
   num_rows = num_nulls = 0
   for number, line in enumerate(text_lines, 1):

@@ -40,8 +40,11 @@ def split_text(
     raise UserError(f"{output} exists; delete it or choose another output.")
   sources.check_language(language)
   num_documents = num_words = 0
-  with Progress(f"writing {output}"), files.atomic_file(output) as temporary:
-    with pathlib.Path(temporary).open("w", encoding="utf-8") as f:
+  with (
+    Progress(f"writing {output}"),
+    files.atomic_file(output) as temporary_path,
+  ):
+    with pathlib.Path(temporary_path).open("w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
         sentences = [_visible_words(sentence) for sentence in document]
         sentences = [sentence for sentence in sentences if sentence]

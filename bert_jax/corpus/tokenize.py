@@ -42,9 +42,9 @@ class TokenizedBatch(NamedTuple):
   """The token ids of a batch of records.
 
   Attributes:
-    documents: split -> its documents, in order.
+    documents: split -> the documents of this split, in order.
     num_records: the number of records in the batch.
-    share: the share of all inputs that is read at the end of the batch.
+    share: the share of all inputs that has been read up to the batch's end.
     smallest_hashes: the four smallest different hashes of documents; all hashes
       if there are fewer.
     largest_hash: the largest hash of a document; None if there is no document.
@@ -102,8 +102,8 @@ def make_tokenizer(
         documents[split].append((tokens, lengths))
     return TokenizedBatch(
       documents={
-        split: _join_documents(encoded, dtype)
-        for split, encoded in documents.items()
+        split: _join_documents(encoded_documents, dtype)
+        for split, encoded_documents in documents.items()
       },
       num_records=len(batch),
       share=batch[-1].share,
@@ -131,11 +131,11 @@ def encode_document(
   tokens, lengths = [np.zeros(0, dtype)], []
   ids_before, ids_after = tokenizer.ids_around_sentence
   for sentences in _sentence_groups(document):
-    encoded = [ids for ids in tokenizer.encode_batch(sentences) if ids]
+    sentence_ids = [ids for ids in tokenizer.encode_batch(sentences) if ids]
     if ids_before or ids_after:
-      encoded = [[*ids_before, *ids, *ids_after] for ids in encoded]
-    lengths += [len(ids) for ids in encoded]
-    tokens.append(np.array([x for ids in encoded for x in ids], dtype))
+      sentence_ids = [[*ids_before, *ids, *ids_after] for ids in sentence_ids]
+    lengths += [len(ids) for ids in sentence_ids]
+    tokens.append(np.array([x for ids in sentence_ids for x in ids], dtype))
   return np.concatenate(tokens), np.array(lengths, np.int64)
 
 

@@ -42,16 +42,18 @@ def train_vocab(
   """Trains a vocabulary on all text of `inputs` and writes it.
 
   Special tokens have the published order. If the text is too small for `size`
-  pieces, there are fewer, and a note on stderr says so. Every run on the text
-  gives equal pieces. The files get their names only when they are complete.
+  pieces, there are fewer, and a note on stderr says so. Every call with the
+  same text and options gives the same pieces. The files get their names only
+  when they are complete.
 
   Args:
     inputs: see `sources.find_sources`.
     size: the number of pieces.
     output: the file or folder to write. For WordPiece and words it is a file
       with a piece on each line; for unigram a SentencePiece model, whose name
-      ends with .model; for byte-level BPE a new folder. A second file beside it
-      (for byte-level BPE in it) has the vocabulary's settings and digest.
+      ends with .model; for byte-level BPE a new folder. The vocabulary's
+      settings and digest are written into a file beside the output, or in the
+      new folder.
     algorithm: one of `train_vocabulary.ALGORITHMS`; in this order, they are the
       algorithms of BERT, RoBERTa, ALBERT and ELMo.
     format: see `sources.find_sources`.
@@ -60,7 +62,7 @@ def train_vocab(
       Byte-level BPE and words always keep capitals and accents.
     keep_accents: True to keep accents; None means the opposite of `lower_case`.
     rules: one of `words.RULES`, for the algorithm "words"; None means the first
-      one.
+      of them.
 
   Returns:
     The pieces.
@@ -160,7 +162,7 @@ class _SpaceCounter:
 def _count_marks_while_read(
   texts: Iterable[str], marks: cleaning.MarkCounter
 ) -> Iterator[str]:
-  """Yields the texts, and counts their marks."""
+  """Yields the texts; `marks` counts the marks in each text."""
   for text in texts:
     marks.add(text)
     yield text
@@ -248,8 +250,9 @@ def _write_files(vocabulary: Vocabulary, output: str) -> None:
     # The model has all settings except its digest.
     settings = open_vocabulary.digest_settings({path.name: vocabulary_content})
   path.parent.mkdir(parents=True, exist_ok=True)
-  # Both files are written before either gets its name. The settings get their
-  # name first: without them, the vocabulary would be read with default rules.
+  # Both files are written before either gets its name. The file of settings
+  # gets its name first: without it, the vocabulary would be read with default
+  # rules.
   with (
     files.atomic_file(path) as new_vocabulary,
     files.atomic_file(_settings_path(path)) as new_settings,

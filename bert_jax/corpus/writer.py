@@ -2,7 +2,7 @@
 
 Everything is written to the unfinished folder `DIR.partial`. Its file
 `progress.json` holds the length of every file at the last save. After an
-interruption, a run cuts the files to these lengths and continues. When the
+interruption, `prepare` cuts the files to these lengths and continues. When the
 folder is complete, it is renamed to `DIR`. `reader.py` describes the format.
 """
 
@@ -76,7 +76,8 @@ def read_progress(partial_folder: str) -> dict[str, Any] | None:
   """Returns the progress that `write_progress` wrote; None for a new folder.
 
   Raises:
-    UserError: the folder has files but no `progress.json`, or this is damaged.
+    UserError: the folder has files but no `progress.json`, or `progress.json`
+      is damaged.
   """
   path = pathlib.Path(partial_folder, PROGRESS_FILE)
   if not path.parent.is_dir():
@@ -106,10 +107,11 @@ def write_progress(partial_folder: str, progress: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def hold_folder_lock(partial_folder: str) -> Iterator[None]:
-  """Makes the unfinished folder, and keeps all other processes from writing it.
+  """Makes the unfinished folder, and locks it until the end of the block.
 
   Raises:
-    UserError: another process writes it, or a file or link has its name.
+    UserError: another process holds the lock, or a file or a link has the
+      folder's name.
   """
   folder = pathlib.Path(partial_folder)
   if folder.is_symlink():
@@ -260,7 +262,7 @@ def write_derived_files(
           if is_whole_word_piece is not None:
             is_word_start |= is_whole_word_piece[ids]
         elif is_whole_word_piece is not None:
-          # An added token ends a word, so the token after it starts one.
+          # An added token ends a word, so the token after it starts a word.
           is_added_piece = is_whole_word_piece[ids]
           is_word_start |= np.append(word_ended, is_added_piece[:-1])
           word_ended = is_added_piece[-1]

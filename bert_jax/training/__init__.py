@@ -28,6 +28,6 @@ needs.
 * `evaluate_task.py`: evaluation on the splits of a task.
 * `sweep.py`: runs of a config over a grid of values and several seeds.
 * `topologies.py`: compiles a train step for a TPU slice, without a TPU.
-* `suggestions.py`: what would make a step fit.
-* `compile_report.py`: compiles and reports every phase, `bert_jax compile`.
+* `suggestions.py`: changes of the config with which a step fits.
+* `compile_report.py`: a report on each phase, for `bert_jax compile`.
 """

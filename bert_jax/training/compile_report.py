@@ -1,4 +1,4 @@
-"""Compiles every phase of a run for TPU slices, and reports what each needs."""
+"""Compiles every phase of a run for TPU slices, and makes reports on them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -78,10 +78,10 @@ def as_text(report: dict[str, Any]) -> str:
   else:
     loop_note = ""
     if report["loops"]:
-      longest = max(report["loops"])
+      longest_loop = max(report["loops"])
       loop_note = (
         "; the compiler counts the body of a loop once; compare the numbers"
-        f" with --config.model.unroll={longest}"
+        f" with --config.model.unroll={longest_loop}"
       )
     collectives = ", ".join(
       f"{kind} {traffic['count']} times, {format_gib(traffic['bytes'])} GiB"
@@ -200,7 +200,7 @@ def compile_phases(
   output_format: str = "text",
   estimates_cycles: bool = False,
 ) -> bool:
-  """Compiles every phase for every slice, and prints what each needs.
+  """Compiles every phase for every slice, and prints a report on each.
 
   Args:
     config: the config of a run that pre-trains.
@@ -208,7 +208,7 @@ def compile_phases(
     phase_number: the number of the only phase to compile; the first phase has
       1. None means all phases.
     output_format: one of `FORMATS`.
-    estimates_cycles: whether to estimate the time of a step.
+    estimates_cycles: True to estimate the time of a step.
 
   Returns:
     True if every phase fits into the memory of every slice's devices.

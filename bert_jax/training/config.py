@@ -3,11 +3,12 @@
 `parse` turns the dict of a config file into a `RunConfig`, which has one
 dataclass for each section. Each field says beside its name which values it may
 have. An unknown key, a wrong type or a value out of range raises a `UserError`
-whose message is one sentence. If the default of a field is None, the function
-that the section's docstring names has the real default.
+whose message is one sentence. If the default of a field is None, the real
+default is where the section's docstring says.
 """
 
-# Each call of `_field` makes a new field.
+# Ruff forbids calls in the defaults of dataclasses, because all instances share
+# the result. Here each call of `_field` makes a new field.
 # ruff: noqa: RUF009
 
 import dataclasses
@@ -38,7 +39,7 @@ OPTIONAL_KEYS: dict[str, Any] = {
 }
 # The smallest and the largest normal number of float32.
 _FLOAT32_RANGE = (2.0**-126, 2.0**128 - 2.0**104)
-# float16 is missing: its gradients would vanish without a loss scale.
+# float16 is missing: without a scaled loss, small gradients would become 0.
 DTYPES = ("float32", "bfloat16")
 # Builder -> the smallest number of tokens in a row. Rows of full_sentences and
 # doc_sentences are <s> A </s>. A builder that is not in this table needs 5
@@ -69,8 +70,8 @@ OBJECTIVE_BUILDERS |= {
 def _whole_number(least: int, **options: Any) -> Any:
   """Returns a field for a whole number of at least `least`; see `_field`.
 
-  Without this check, most smaller numbers would raise no error, but the run
-  would compute something wrong.
+  Without this check, most numbers below `least` would raise no error, but the
+  run would compute something wrong.
   """
   return _field(int, least=least, **options)
 
@@ -113,7 +114,7 @@ def _field(
 
 
 class Section:
-  """Holds a section of a config; its subclasses are dataclasses."""
+  """Is the base class of a config's sections, which are dataclasses."""
 
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -188,7 +189,7 @@ class Profile(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Spike(Section):
-  """Holds arguments of `logging.SpikeDetector`, which finds too high losses."""
+  """Holds arguments of `logging.SpikeDetector`, which finds high losses."""
 
   action: str = _field(str, "none")
   factor: float = _positive_number(default=2.0)
@@ -264,9 +265,10 @@ class TaskData(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Data(Section):
-  """Names the text of pre-training.
+  """Names the text of pre-training, and says how to make rows from it.
 
-  `other_keys` are options of the builder's rows.
+  `other_keys` are more options of the builder. `recipes.RowOptions` and
+  `loader.open_data` say what a missing option means.
   """
 
   RESERVED_KEYS = ("seed",)
@@ -319,8 +321,8 @@ class Model(Section):
     """Returns the section with the given values, and does not check them."""
     names = {field.name for field in dataclasses.fields(cls)}
     other_keys = {key: values[key] for key in values.keys() - names}
-    fields = {key: values[key] for key in values.keys() & names}
-    return cls(**fields, other_keys=types.MappingProxyType(other_keys))
+    field_values = {key: values[key] for key in values.keys() & names}
+    return cls(**field_values, other_keys=types.MappingProxyType(other_keys))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,9 +367,9 @@ class RunConfig:
 
   Attributes:
     seed: below 2**32, since jax would lose the upper bits of a larger number.
-    total_steps: optimizer steps; None means `data.epochs` of a task.
-      `total_steps` and `batch_size` are below 2**31, because jax counts them in
-      int32.
+    total_steps: optimizer steps; None, which only a task may have, means as
+      many steps as `data.epochs` needs. `total_steps` and `batch_size` are
+      below 2**31, because jax counts steps and rows in int32.
     batch_size: rows of a batch over all hosts.
     micro_batches: number of micro-batches into which a batch is split.
     init_from: the model to start from; "" means that all parameters are random.
@@ -407,6 +409,7 @@ class RunConfig:
     return self.total_steps
 
 
+# The sections with only one dataclass. `data` and `optimizer` have two each.
 _SECTIONS = {
   "schedule": Schedule,
   "mesh": Mesh,
@@ -662,7 +665,7 @@ def _check_teacher(config: RunConfig) -> None:
 
 
 def _check_streams(config: RunConfig, streams: int) -> None:
-  """Raises UserError if stateful streams lack one row each in every batch."""
+  """Raises UserError if a batch cannot have one row of each stateful stream."""
   if streams not in (0, config.batch_size):
     raise UserError(
       f"config.data.streams={streams} must be batch_size={config.batch_size},"
@@ -715,7 +718,7 @@ def _check_pair_name(objective: Objective, builder: str) -> None:
 
 
 def _check_float32(key: str, value: Any) -> None:
-  """Raises UserError for a number that is 0 or infinite in float32."""
+  """Raises UserError for a number that becomes 0 or infinite in float32."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     return
   magnitude = abs(value)

@@ -53,7 +53,7 @@ def installed_names() -> list[str]:
 
 
 def _option(text: str) -> str:
-  """Returns the option for configs with a value, as the caller writes it."""
+  """Returns "--config=TEXT" for a command, "config=TEXT" for a function."""
   return f"{by_caller('--config', 'config')}={text}"
 
 
@@ -63,8 +63,8 @@ def resolve_name(text: str, source: str = "") -> str:
   Args:
     text: "PATH.py" or "PATH.py:NAME"; or "FILE" or "FILE:NAME", which means an
       installed file.
-    source: the option that named the config, for messages; "" means the option
-      for configs.
+    source: the option that named the config, for messages; "" means --config,
+      or the parameter `config`.
 
   Raises:
     UserError: there is no such file.
@@ -134,9 +134,11 @@ def _line_error(source: str, path: str, error: Exception) -> UserError:
     error: the error that running the file raised.
   """
   frames = traceback.extract_tb(error.__traceback__)
-  lines = [frame.lineno for frame in frames if frame.filename == path]
-  line = error.lineno if isinstance(error, SyntaxError) else (lines or [1])[-1]
-  return UserError(f"{source}: line {line}: {error!r}.")
+  numbers = [frame.lineno for frame in frames if frame.filename == path]
+  line_number = (
+    error.lineno if isinstance(error, SyntaxError) else (numbers or [1])[-1]
+  )
+  return UserError(f"{source}: line {line_number}: {error!r}.")
 
 
 def flat_text(config: ConfigDict) -> str:

@@ -1,4 +1,4 @@
-"""Evaluates on held-out text: means over all its rows."""
+"""Evaluates on held-out text, by means over all held-out rows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,8 @@ DISTILLATION_LOSSES = {
   "hidden_loss": "squared difference of hidden states, all layers",
   "embedding_loss": "squared difference of embeddings",
 }
-# For each direction of ELMo: the prefix of its targets in a batch, and the id
-# that is never a target (<S> and </S>).
+# Direction of ELMo -> (the prefix of the batch keys of its targets, the id of
+# <S> or </S>, which is never one of its targets).
 ELMO_DIRECTIONS = {"forward": ("next", 0), "backward": ("previous", 1)}
 
 
@@ -135,7 +135,7 @@ def summary_lines(
 ) -> list[str]:
   """Returns lines about each loss.
 
-  For MLM, LM, ELMo and RTD they also say the loss of guessing.
+  The lines for MLM, LM, ELMo and RTD also say the loss of guessing.
 
   Args:
     heldout: the held-out examples.

@@ -71,8 +71,8 @@ def logits_by_unit(
   """Puts the logits of all units in order.
 
   Args:
-    outputs: for each batch, the indices of its units and their logits. A unit
-      that only fills the batch has the index -1.
+    outputs: the indices and the logits of the units of each batch. A unit that
+      only fills a batch has the index -1.
     num_units: the number of units.
 
   Returns:
@@ -163,7 +163,7 @@ class SplitEvaluator:
 
 
 def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
-  """Makes predictions of a split's examples from the logits of its units.
+  """Makes the predictions for a split's examples from the logits of all units.
 
   In multiple choice the index of a unit is the index of its first row, so the
   list of logits has empty entries.
@@ -241,11 +241,11 @@ def note_score_warnings(split: Split, predictions: list[Any]) -> None:
     note(f"note: split {split.name}: {line}")
 
 
-def _distinct_labels(kind: str, predicted: list[Any]) -> set[Hashable]:
+def _distinct_labels(kind: str, predictions: list[Any]) -> set[Hashable]:
   """Returns the distinct labels, tags or (for multi_label) tuples of labels."""
   if kind == "tagging":
-    return {tag for tags in predicted for tag in tags if tag is not None}
-  return set(map(tuple, predicted) if kind == "multi_label" else predicted)
+    return {tag for tags in predictions for tag in tags if tag is not None}
+  return set(map(tuple, predictions) if kind == "multi_label" else predictions)
 
 
 def check_loss(step: int, split: str, loss: float) -> None:

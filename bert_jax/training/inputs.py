@@ -25,8 +25,8 @@ def open_text(
   """
   feeds = []
   for phase in plan:
-    # Each phase begins a new stream. Later phases have other seeds than the
-    # first, so that no phase repeats the examples of another phase.
+    # Each phase begins a new stream with a seed of its own, so that no phase
+    # repeats the examples of another phase.
     phase_seed = (
       hashing.make_key("phase", phase.index, seed) if phase.index else seed
     )

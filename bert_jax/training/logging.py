@@ -29,7 +29,7 @@ from bert_jax.messages import UserError, say
 
 T = TypeVar("T")
 
-# The seconds before the first line of `Logger.report_progress`.
+# The seconds until `Logger.report_progress` prints its first line.
 FIRST_WAIT = 3.0
 # A function that is called with each new row of metrics.jsonl, with the row's
 # progress line, and with the number of steps of the run.
@@ -39,8 +39,9 @@ RowCallback = Callable[[Mapping[str, Any], str, int], None]
 def read_rows(path: PathLike) -> list[dict[str, Any]]:
   """Reads the rows of a metrics.jsonl.
 
-  A damaged line is reported and left out. A last line that was cut is left out.
-  An undefined metric is null in the file, and is read as NaN.
+  A damaged line is reported and left out. A last line without a newline was cut
+  off while it was written, and is left out. An undefined metric is null in the
+  file, and is read as NaN.
 
   Args:
     path: the file. If it is missing, the result is [].
@@ -232,7 +233,7 @@ class Logger:
     self._write_event(step=row["step"], summary=Summary(value=scalars))
 
   def row_record(self) -> dict[str, Any]:
-    """Returns a record of the rows; `__init__` gets it as `saved` later."""
+    """Returns a record of the rows: the `saved` of `__init__` for a restart."""
     return self._record.value_to_save() if self._is_writer else {}
 
   @contextlib.contextmanager
@@ -323,7 +324,8 @@ class Logger:
     if not self._is_writer:
       return
     row: dict[str, Any] = {"step": step, "split": "train", **means}
-    # Rounding can make the share negative; `+ 0.0` turns -0.0 into 0.0.
+    # Rounding can make the share of padding negative, or -0.0, which `+ 0.0`
+    # turns into 0.0.
     row["padding"] = max(row["padding"], 0.0) + 0.0
     line = f"step {step}/{self._total_steps} loss {means['loss']:.4f}"
     if steps:
@@ -341,7 +343,7 @@ class Logger:
     self._print_row(row, line)
 
   def log_evaluation(self, step: int, means: Mapping[str, float]) -> None:
-    """Writes a row and prints a progress line of an evaluation."""
+    """Writes the row and prints the progress line of an evaluation."""
     if not self._is_writer:
       return
     row = {"step": step, "split": "heldout", **means}
@@ -576,9 +578,9 @@ class StepSums:
     """Returns the means for a logged row, and begins with empty sums again.
 
     Returns:
-      The means of the metrics over all steps that were not skipped (but the
-      last learning rate), and the mean number of tokens of a step. If steps
-      were skipped, the entry `skipped_steps` of the means lists them.
+      The means of the metrics over all steps that were not skipped, and the
+      mean number of tokens of a step. The means have the learning rate of the
+      last step. If steps were skipped, `skipped_steps` in the means lists them.
 
     Raises:
       FloatingPointError: every step was skipped, or see `wait`.
@@ -625,7 +627,7 @@ class Profiler:
 
   @contextlib.contextmanager
   def trace_step(self, step: int) -> Iterator[None]:
-    """Wraps the dispatch of a step; starts the trace if it is due."""
+    """Wraps the dispatch of a step; starts the trace at its first step."""
     if self._start <= step < self._end and not self._is_tracing:
       jax.profiler.start_trace(self._path)
       self._is_tracing = True
@@ -633,7 +635,7 @@ class Profiler:
       yield
 
   def stop_if_complete(self, step: int, wait_for: jax.Array) -> None:
-    """Ends the trace if this was its last step.
+    """Ends the trace after the last step to trace.
 
     Args:
       step: the step that was dispatched.

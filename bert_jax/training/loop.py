@@ -27,8 +27,9 @@ from bert_jax.weights import checkpoint
 DIVERGENCE_FACTOR = 1.5
 
 # A function that evaluates a state. It returns the results by name, and the
-# cost of the state. A lower cost is better. The cost is the loss, or minus the
-# task's first metric; it is None if that metric is undefined.
+# cost of the state. A lower cost is better. For text the cost is the loss, and
+# for a task it is minus the task's first metric, or None if this metric is
+# undefined.
 StateEvaluator = Callable[[TrainState], tuple[dict[str, float], float | None]]
 
 
@@ -96,8 +97,8 @@ def run_phase(
     "checkpoint": config.checkpoint.every,
     "evaluate": config.evaluate.every if feed.heldout else 0,
   }
-  jitted = jit_step(setup, phase, progress.state, bool(config.model.remat))
-  train_step = compile_ahead.CompiledAhead(jitted, 2, setup.mesh)
+  jitted_step = jit_step(setup, phase, progress.state, bool(config.model.remat))
+  train_step = compile_ahead.CompiledAhead(jitted_step, 2, setup.mesh)
   key = jax.random.key(config.seed)
   start_step = int(progress.state.step)
   if start_step == phase.start:

@@ -17,8 +17,8 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import phases
 
 GIB = 2**30
-# Kind of a TPU -> GiB of memory of a device: a core of v2 and v3, a chip of the
-# others (cloud.google.com/tpu/docs, "TPU versions").
+# Kind of a TPU -> GiB of memory of a device (cloud.google.com/tpu/docs, "TPU
+# versions"). A device is a core on v2 and v3, and a chip from v4 on.
 TPU_MEMORY_GIB = {
   "TPU v2": 8,
   "TPU v3": 16,
@@ -33,7 +33,7 @@ ACTIVATION_SHARE = 0.5
 
 
 def device_memory(device: jax.Device) -> int | None:
-  """Returns a device's bytes of memory; None if nothing tells them.
+  """Returns a device's bytes of memory; None if they are not known.
 
   Args:
     device: the device. It may be a TPU of a slice that is not here.
@@ -63,8 +63,8 @@ def activation_bytes(
   family = models.family(options.pop("family"))
   encoder = family.build(options.pop("variant"), **options)
   length = phase.data_options.get("length", encoder.max_length)
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
-  rows = phase.batch_size / phase.num_micro_batches / shards
+  num_shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  rows_per_device = phase.batch_size / phase.num_micro_batches / num_shards
   with sharding.use_mesh(mesh):
     attention = fused.choose_attention(
       encoder.attention,
@@ -76,7 +76,7 @@ def activation_bytes(
   bytes_per_number = 34.0
   if attention == "xla":
     bytes_per_number += 5 * encoder.heads * length / encoder.hidden
-  bytes_per_layer = length * rows * encoder.hidden * bytes_per_number
+  bytes_per_layer = length * rows_per_device * encoder.hidden * bytes_per_number
   bytes_per_layer *= jnp.dtype(encoder.dtype).itemsize / 2
   return bytes_per_layer * encoder.num_layers / mesh.shape["tensor"]
 
@@ -86,9 +86,9 @@ def choose_remat(
 ) -> bool:
   """Returns the value of `model.remat` for all phases of a run.
 
-  If the section leaves it unset, it is True if the activations of the largest
-  phase take more than `ACTIVATION_SHARE` of a device's memory, or if nothing
-  tells how much memory the device has.
+  If the section does not set a value, the value is True if the activations of
+  the largest phase take more than `ACTIVATION_SHARE` of a device's memory, or
+  if it is not known how much memory the device has.
 
   Args:
     model: the section `model` of the config.
@@ -100,5 +100,5 @@ def choose_remat(
   memory = device_memory(mesh.devices.flat[0])
   if memory is None:
     return True
-  largest = max(activation_bytes(model, phase, mesh) for phase in plan)
-  return largest > ACTIVATION_SHARE * memory
+  most_bytes = max(activation_bytes(model, phase, mesh) for phase in plan)
+  return most_bytes > ACTIVATION_SHARE * memory

@@ -52,7 +52,7 @@ def decay_mask(params: Params) -> Params:
   """
   has_decay = {"kernel": True, "embedding": True, "bias": False}
   has_decay["scale"] = False
-  # ELMo: the projections of the LSTMs' outputs, and the mixture of the layers.
+  # ELMo: the projections of the LSTMs' outputs, and the weighted sum of layers.
   has_decay |= {"projection": True, "layer_weights": False, "gamma": False}
 
   def decide(path: KeyPath, _: jax.Array) -> bool:
@@ -122,11 +122,11 @@ def scale_by_corrected_adam(
 ) -> optax.GradientTransformation:
   """Builds Adam with bias correction (Kingma & Ba 2015, algorithm 1).
 
-  This is `optax.scale_by_adam`, but with more exact corrections; the states are
-  equal. optax computes 1 - b2**count from b2 rounded to float32. For
-  b2=0.999 this is wrong by a factor of 1 + 1.3e-5 in the first thousand steps,
-  and every update has half of this error. This error alone changed the loss by
-  4e-4 after 48 steps of fine-tuning on STS-B.
+  This is `optax.scale_by_adam` with more exact corrections and the same state.
+  optax computes 1 - b2**count from b2 rounded to float32. For b2=0.999 the
+  result is wrong by a factor of 1 + 1.3e-5 in the first thousand steps, and
+  every update has half of this error. This error alone changed the loss by 4e-4
+  after 48 steps of fine-tuning on STS-B.
   """
   logarithms = [math.log(b) if b else -math.inf for b in (b1, b2)]
 
@@ -611,8 +611,9 @@ def build_schedule(
   * "cosine": half a cosine from the peak at the end of warm-up (Radford et al.
     2018, section 4.1).
   * "constant": the peak until the end (ELMo).
-  * "trapezoid": the peak, then linear decay to 0 over the last `decay` of the
-    steps (Zhai et al. 2022, "Scaling Vision Transformers", section 3.5).
+  * "trapezoid": the peak, then linear decay to 0 over the last steps, whose
+    share is `decay` (Zhai et al. 2022, "Scaling Vision Transformers", section
+    3.5).
 
   Args:
     total_steps: the run's number of optimizer steps, not of micro-batches.
@@ -625,8 +626,8 @@ def build_schedule(
       (0, 1]. For every other schedule it must be 1.
 
   Returns:
-    Step -> learning rate; steps are counted from 0. The rate is never below 0,
-    and it is 0 from `total_steps` on, unless it is constant.
+    Step -> learning rate; steps are counted from 0. The rate is never below 0.
+    Unless the schedule is "constant", the rate is 0 from `total_steps` on.
 
   Raises:
     ValueError: the name is unknown, or a share is not allowed.

@@ -30,7 +30,7 @@ class PretrainedModel:
     config: the model's config; see weights/model_folder.py.
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
     data_pieces: the pieces of the data's vocabulary, in the order of their ids.
-    vocabulary: the model's own vocabulary; None if no array has a row for each
+    vocabulary: the model's vocabulary; None if no array has a row for each
       piece.
     notes: lines for the report of `start_from.take_parameters`.
   """
@@ -118,7 +118,7 @@ class Setup:
     """The lists of fingerprints that a checkpoint of these data may have.
 
     A checkpoint that an early version of bert_jax saved may have, instead of a
-    task folder's fingerprint, a digest of its training rows.
+    task folder's fingerprint, a digest of the folder's training rows.
     """
     row_digests = [
       folder.meta.get(batches.ROWS_FINGERPRINT) for folder in self.data_folders

@@ -60,11 +60,11 @@ def plan(config: config_lib.RunConfig) -> list[Phase]:
   shared_options = config.data.options()
   sections = _sections(config)
   phases, fraction_done = [], 0.0
-  for number, (name, section) in enumerate(sections.items()):
+  for index, (name, section) in enumerate(sections.items()):
     start = round(fraction_done * config.steps)
     fraction_done += section.fraction
     end = round(fraction_done * config.steps)
-    if number == len(sections) - 1:
+    if index == len(sections) - 1:
       end = config.steps
     num_rows = config.batch_size * section.batch_scale
     if not (num_rows >= 1 and num_rows % 1 == 0):
@@ -80,7 +80,7 @@ def plan(config: config_lib.RunConfig) -> list[Phase]:
     _check_number_of_slots(f"phases.{name}" if name else "data", options)
     micro_batches = config.micro_batches * section.micro_scale
     phases.append(
-      Phase(name, number, start, end, int(num_rows), micro_batches, options)
+      Phase(name, index, start, end, int(num_rows), micro_batches, options)
     )
   return phases
 
@@ -121,7 +121,8 @@ def _with_phase_options(
     section: the phase's section, whose options are added.
 
   Raises:
-    UserError: a key that is not in OVERRIDING_KEYS is set in both.
+    UserError: `data` and `section` both set a key that is not in
+      OVERRIDING_KEYS.
   """
   options = {
     name: setting

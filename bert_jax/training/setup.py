@@ -43,9 +43,10 @@ def build(
   Args:
     config: the run's config. `Setup.config` is this config with the values that
       the data, `init_from` and the teacher's files decide.
-    resumed_config: the content of config.json if the run continues from its own
-      checkpoint. A run that pre-trains takes the model's sizes from it, and
-      does not open the model of `init_from` again.
+    resumed_config: the content of config.json if the run continues from a
+      checkpoint in its folder, else None. A run that pre-trains takes the
+      model's sizes from config.json, and does not open the model of `init_from`
+      again.
 
   Raises:
     ValueError: the config cannot be used; the message names the key and the

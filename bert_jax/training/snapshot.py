@@ -26,7 +26,8 @@ class SnapshotMaker:
   ):
     """Begins to compile in the background.
 
-    In a run of several processes, only the first `__call__` compiles.
+    In a run of several processes, nothing is compiled before the first
+    `__call__`.
 
     Args:
       pool: the threads that compile, from `compile_ahead.compile_threads`.
@@ -57,7 +58,7 @@ class SnapshotMaker:
   def _resize_and_checksum(
     self, state: TrainState
   ) -> tuple[dict[int, jax.Array], list[jax.Array], jax.Array]:
-    """Makes the arrays that need another shape in a checkpoint, and checksums.
+    """Makes the arrays with a different shape in a checkpoint, and checksums.
 
     Returns:
       {index of a leaf: its array} for the leaves whose shapes in the state and

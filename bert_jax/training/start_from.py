@@ -218,7 +218,7 @@ def open_configured_model(
 def vocabulary_of(
   option: str, model: OpenedModel, data_path: str
 ) -> Vocabulary:
-  """Returns the model's own vocabulary, built as `prepare` builds it.
+  """Returns the model's vocabulary, built as `prepare` builds it.
 
   Args:
     option: the key of the config that names the model, for messages.
@@ -268,8 +268,9 @@ def _check_words_of_elmo(
   the same in every ELMo.
 
   Returns:
-    The model's words, and None. If the model has no softmax, None and None. If
-    its words differ from the words of the data, None and a line of the report.
+    The model's words and None if they are the words of the data; None and None
+    if the model has no softmax; None and a line of the report if the words
+    differ.
   """
   arrays = {**model.weights.arrays, **model.weights.training_arrays}
   if all(name.startswith("encoder/") for name in arrays):
@@ -288,9 +289,8 @@ def fill_model_section(
 ) -> tuple[dict[str, Any], str | None]:
   """Returns the section `model` for a run that starts from a pre-trained model.
 
-  The sizes come from the pre-trained model, not from the config's variant. If a
-  key of `section_options` contradicts the model, this is an error, except for
-  the keys in SETTINGS_THAT_MAY_DIFFER.
+  The sizes come from the pre-trained model, not from the config's variant. Only
+  the keys in SETTINGS_THAT_MAY_DIFFER may contradict the model.
 
   Args:
     section_options: the config's section, without keys whose value is None.
@@ -367,8 +367,9 @@ def take_parameters(
       `labels`. None means that the objective takes all parameters that the
       model has.
     labels: the names of the run's labels; () if it has none.
-    vocabulary_axes: path -> axis along which a parameter has a row for each
-      piece; see `state.vocabulary_axes`. None means the word table only.
+    vocabulary_axes: path of a parameter -> the axis along which the parameter
+      has a row for each piece; see `state.vocabulary_axes`. None means that
+      only the word table has such rows, along axis 0.
     vocab_size: the number of ids. Rows of `params` beyond it are padding for
       the mesh. None means that every row has an id.
     init_new_rows: how to make rows for pieces that the model does not have, one
@@ -397,7 +398,7 @@ def take_parameters(
     }
   taken_paths, new_paths = [], []
   fitter = VocabularyFitter(pretrained_model, vocab_size, init_new_rows)
-  for path, initial in flat_params.items():
+  for path, initial_param in flat_params.items():
     is_missing = path not in pretrained_model.arrays
     if is_pretrained is None:
       is_new = is_missing and not path.startswith(required_prefixes)
@@ -415,9 +416,9 @@ def take_parameters(
     if column_order is not None and path.startswith("classifier/"):
       array = array[..., column_order]
     if path in vocabulary_axes:
-      array = fitter.fit(array, initial, vocabulary_axes[path], path)
+      array = fitter.fit(array, initial_param, vocabulary_axes[path], path)
     flat_params[path] = _place_like(
-      array, initial, f"init_from={pretrained_model.path}: {path}"
+      array, initial_param, f"init_from={pretrained_model.path}: {path}"
     )
     taken_paths.append(path)
   unused_paths = [
@@ -461,9 +462,9 @@ def _label_order(
 class VocabularyFitter:
   """Fits arrays with a row for each piece to the data's vocabulary.
 
-  The rows of the model's own pieces are taken. Further pieces at the end of the
-  data's vocabulary get new rows. Rows that the model has beyond its pieces (a
-  table padded to a round number) are not used.
+  The rows of the model's pieces are taken. Further pieces at the end of the
+  data's vocabulary get new rows. If the model's table has more rows than the
+  model has pieces (padding to a round number), these rows are not used.
   """
 
   def __init__(
@@ -513,7 +514,7 @@ class VocabularyFitter:
     new_pieces = pieces[num_model_rows:]
     if not new_pieces:
       # Rows beyond the pieces belong to ids that a task adds. These ids mean
-      # the same in the model, so its rows for them are taken.
+      # the same in the model, so the model's rows for them are taken.
       num_model_rows = min(len(array), num_rows)
     self._num_unused = max(self._num_unused, len(array) - num_model_rows)
     fitted_array = array[:num_model_rows]

@@ -159,10 +159,10 @@ def resize_to_layout(tree: Any, layout: Any) -> Any:
   def resize(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
     if x.shape == target.shape:
       return x
-    jitted = jax.jit(
+    jitted_resize = jax.jit(
       cut_or_pad, static_argnums=1, out_shardings=target.sharding
     )
-    return jitted(x, target.shape)
+    return jitted_resize(x, target.shape)
 
   return jax.tree.map(resize, tree, layout)
 
@@ -197,11 +197,11 @@ def init_state(
   """
   init = _make_init(objective, optimizer)
   shapes = state_shapes(objective, optimizer, mesh, batch, splits_update)
-  jitted = jax.jit(
+  jitted_init = jax.jit(
     lambda key: nn.unbox(init(key, jax.tree.map(_zeros_like, batch))),
     out_shardings=jax.tree.map(lambda x: x.sharding, shapes),
   )
-  return jitted(jax.random.key(seed))
+  return jitted_init(jax.random.key(seed))
 
 
 def _make_init(
@@ -225,8 +225,8 @@ def _boxed_shapes(
 ) -> TrainState:
   """Returns the shapes of the initial state, boxed with logical axes."""
   init = _make_init(objective, optimizer)
-  # Make the key inside the function, because it is only traced: the devices of
-  # a mesh may not exist.
+  # Make the key inside the function, which is only traced, because the devices
+  # of a mesh may not exist.
   return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 
 

@@ -204,7 +204,7 @@ def make_train_step(
 def _keep_if_skipped(
   is_skipped: Array, old_state: TrainState, new_state: TrainState
 ) -> TrainState:
-  """Returns the new state; if skipped, the old state with the new counters."""
+  """Returns the new state, or for a skipped step the old with new counters."""
 
   def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)
@@ -216,11 +216,12 @@ def _keep_if_skipped(
 def gather_first(
   objective: Objective, update_sharding: UpdateSharding | None
 ) -> Objective:
-  """Returns an objective whose `loss` and `predict` take stored parameters.
+  """Returns an objective whose `loss` and `predict` gather the parameters.
 
   Args:
     objective: the objective.
-    update_sharding: what gathers the parameters; None returns the objective.
+    update_sharding: gathers the parameters that the state stores in parts. If
+      None, the parameters are whole, and the objective is returned unchanged.
   """
   if not update_sharding:
     return objective

@@ -134,11 +134,13 @@ def _micro_scales(report: dict[str, Any]) -> list[int]:
   """Returns up to three factors for the number of micro-batches, ascending.
 
   Most bytes of temporaries are proportional to the rows of a micro-batch. The
-  smallest factor would suffice if all of them were. The largest factor leaves
-  at least one row on a device.
+  smallest factor would suffice if all bytes of temporaries were. The largest
+  factor leaves at least one row on a device.
   """
-  shards = report["mesh"]["data"] * report["mesh"]["fsdp"]
-  rows_per_device = report["batch_size"] // report["micro_batches"] // shards
+  num_shards = report["mesh"]["data"] * report["mesh"]["fsdp"]
+  rows_per_device = (
+    report["batch_size"] // report["micro_batches"] // num_shards
+  )
   fixed_bytes = report["arguments_bytes"] + report["gradient_bytes"]
   free_bytes = max(report["hbm_bytes"] - fixed_bytes, report["hbm_bytes"] // 4)
   ratio = (report["temporaries_bytes"] or 2 * free_bytes) / free_bytes

@@ -83,7 +83,7 @@ def parse_axis(axis: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
     config: the config. Its value for the key decides the type of the values.
 
   Raises:
-    UserError: the key is unknown, there are no values, or a value has another
+    UserError: the key is unknown, there are no values, or a value has a wrong
       type.
   """
   key, _, values_text = axis.partition("=")
@@ -137,7 +137,7 @@ def plan(
 
   Raises:
     UserError: a key or a value occurs twice, `seed` is a key, there is no run,
-      or `parse_axis` raises it.
+      or see `parse_axis`.
   """
   axes = [parse_axis(text, config) for text in grid]
   keys = [key for key, _ in axes]
@@ -194,7 +194,7 @@ def _open_task(config: dict[str, Any]) -> encoded_rows.Task:
 
 
 def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
-  """Checks that a run will report the metric; called before any run begins.
+  """Checks, before any run begins, that a run will report the metric.
 
   The names of metrics of pre-training are not known in advance. So the name is
   not checked if a run pre-trains.
@@ -252,7 +252,7 @@ def run_all(
   command: Sequence[str],
   processes: int,
 ) -> list[Outcome]:
-  """Trains all runs. If one fails, its error is kept, and the others go on.
+  """Trains all runs. If a run fails, the other runs go on.
 
   When a sweep is started again, a run that has ended is not repeated, and a run
   that was stopped continues.
@@ -262,8 +262,8 @@ def run_all(
     folder: the sweep's folder; each run has a folder in it.
     command: the command that trains a run in its own process. The flag
       `--workdir` and flags with the values of the run's config are added.
-    processes: the number of runs at a time, each in its own process. If it is
-      0, the runs follow one another in this process.
+    processes: the number of runs at a time, each in its own process. 0 means
+      one run after the other, in this process.
 
   Raises:
     UserError: a run in this process was stopped by a signal, or a run in the
@@ -394,7 +394,7 @@ def mark_missing_metric(
 
 
 def best_outcome(outcomes: Sequence[Outcome], metric: str) -> Outcome:
-  """Returns the run with the best metric at the last step.
+  """Returns the outcome of the run with the best metric at the last step.
 
   Args:
     outcomes: the runs; one or more of them did not fail.
@@ -425,18 +425,20 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
     | `constant` | the number of runs that did not fail, but predict the same
       label for all examples, or the same tag for all words |
   """
-  points: dict[str, list[Outcome]] = {}
+  outcomes_by_point: dict[str, list[Outcome]] = {}
   for outcome in mark_missing_metric(outcomes, metric):
-    points.setdefault(json.dumps(outcome.run.point), []).append(outcome)
+    outcomes_by_point.setdefault(json.dumps(outcome.run.point), []).append(
+      outcome
+    )
   table = []
-  for group in points.values():
-    rows = [outcome.last_row for outcome in group if not outcome.error]
+  for point_outcomes in outcomes_by_point.values():
+    rows = [outcome.last_row for outcome in point_outcomes if not outcome.error]
     scores = [row[metric] for row in rows]
     table.append(
       {
-        "point": group[0].run.point,
-        "runs": len(group),
-        "failed": len(group) - len(scores),
+        "point": point_outcomes[0].run.point,
+        "runs": len(point_outcomes),
+        "failed": len(point_outcomes) - len(scores),
         "constant": sum(row.get("predicted_labels") == 1 for row in rows),
         "median": statistics.median(scores) if scores else None,
         "mean": statistics.fmean(scores) if scores else None,
@@ -475,7 +477,7 @@ def write_report(
   )
   statistics_names = ("median", "mean", "deviation", "least", "most")
   count_names = ("runs", "failed", "constant")
-  lines = [["point", "runs", "failed", "one label", *statistics_names]]
+  table_cells = [["point", "runs", "failed", "one label", *statistics_names]]
   for row in table:
     point = " ".join(f"{k}={v}" for k, v in row["point"].items()) or "all"
     count_cells = [str(row[name]) for name in count_names]
@@ -483,11 +485,11 @@ def write_report(
       "-" if row[name] is None else f"{row[name]:.4f}"
       for name in statistics_names
     ]
-    lines.append([point, *count_cells, *statistic_cells])
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table_cells.append([point, *count_cells, *statistic_cells])
+  widths = [max(map(len, column)) for column in zip(*table_cells, strict=True)]
   table_lines = [
     "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
-    for line in lines
+    for line in table_cells
   ]
   table_lines += [
     f"run {outcome.run.name} failed: {outcome.error}"

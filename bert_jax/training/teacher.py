@@ -56,17 +56,17 @@ def open_teacher(
   """Opens a teacher, and checks that it fits the config and the data.
 
   Args:
-    section: the section `teacher` of the config. The sizes that its model sets,
-      by a variant or one by one, must be those of the files. All other sizes
-      are taken from the files.
+    section: the section `teacher` of the config. The sizes that
+      `section.model` sets, by a variant or one by one, must be those of the
+      files. All other sizes are taken from the files.
     data_folder: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
       of its classifier are put in the order of the task's labels. None means
       a run on text, for which the teacher must have a masked-LM head.
 
   Raises:
-    UserError: the files cannot be read, or their model does not fit the
-      config, the data's vocabulary or the task.
+    UserError: the files cannot be read, or the teacher does not fit the config,
+      the data's vocabulary or the task.
   """
   path = section.path
   if not path:
@@ -104,7 +104,10 @@ def open_teacher(
 def _with_sizes_of_files(
   settings: dict[str, Any], weights: Weights
 ) -> dict[str, Any]:
-  """Returns a config's model; without a variant, the files add its sizes."""
+  """Returns `teacher.model`, with missing sizes from the files.
+
+  If `teacher.model` names a variant, only the family is added.
+  """
   family = weights.config["family"]
   if "variant" in settings or family not in models.FAMILIES:
     return {"family": family} | settings
@@ -117,8 +120,8 @@ def _with_labels_of_task(path: str, weights: Weights, task: Task) -> Weights:
   """Returns a model whose classifier has the labels in a task's order.
 
   Raises:
-    UserError: the model was not fine-tuned for this kind of task, or has other
-      labels.
+    UserError: the model was not fine-tuned for this kind of task, or has
+      different labels.
   """
   config = weights.config
   head_matches = config["task"] == task_heads.TASK_BY_KIND[task.kind]
@@ -152,9 +155,9 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
     weights: the model in the files.
     settings: the config's model; see `_with_sizes_of_files`.
   """
-  expected = {"family": settings["family"]}
-  actual = {"family": weights.config["family"]}
-  if expected == actual:
+  config_values = {"family": settings["family"]}
+  file_values = {"family": weights.config["family"]}
+  if config_values == file_values:
     family = models.family(settings["family"])
     arguments = {k: v for k, v in settings.items() if k != "family"}
     try:
@@ -164,16 +167,21 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
     ignored_names = (*COMPUTATION_OPTIONS, *_TRAINING_SETTINGS, "variant")
     sizes = family.VARIANTS[settings["variant"]] | arguments
     names = [name for name in sizes if name not in ignored_names]
-    expected = {name: getattr(encoder, name) for name in names}
-    actual = {name: weights.config["model"][name] for name in names}
-  different_sizes = {n: actual[n] for n in expected if expected[n] != actual[n]}
+    config_values = {name: getattr(encoder, name) for name in names}
+    file_values = {name: weights.config["model"][name] for name in names}
+  different_sizes = {
+    n: file_values[n]
+    for n in config_values
+    if config_values[n] != file_values[n]
+  }
   if different_sizes:
     raise UserError(
       f"teacher.path={path} has "
       + ", ".join(f"{name}={size}" for name, size in different_sizes.items())
       + ", but the config says "
       + ", ".join(
-        f"teacher.model.{name}={expected[name]}" for name in different_sizes
+        f"teacher.model.{name}={config_values[name]}"
+        for name in different_sizes
       )
       + f"; {_remedy(settings, different_sizes)}, or choose another teacher."
     )

@@ -51,7 +51,7 @@ class Generation:
       v3-32 has 32 cores. It is 1 if the names count chips.
     layouts: layouts of known slices, from small to large. Messages suggest one
       of them if a slice is unknown or too small.
-    options: the options of jax's function that describes a topology.
+    options: arguments of `topologies.get_topology_desc` besides the slice.
   """
 
   device_kind: str
@@ -72,8 +72,7 @@ GENERATIONS = {
   "v5p": Generation("TPU v5", 2, _LAYOUTS_3D),
   "v6e": Generation("TPU v6 lite", 1, _LAYOUTS_2D),
 }
-# The number of chips of the largest slice, which is a v5p slice (see the page
-# above).
+# The number of chips of the largest slice, which is a v5p slice.
 MAX_CHIPS = 8960
 
 
@@ -89,8 +88,8 @@ class StepToCompile:
     flops: FLOPs of a step on the whole slice, as the model counts them.
     remat: the model's remat setting.
     splits_update: True if the devices split the update.
-    gradient_bytes: the bytes of the float32 gradients that a device computes,
-      before it keeps a part of them.
+    gradient_bytes: the bytes of the float32 gradients that a device computes.
+      If the update is split, the device then keeps only a part of them.
   """
 
   phase: phases.Phase
@@ -174,7 +173,7 @@ def devices_of_slice(slice_name: str) -> list[jax.Device]:
 
 
 def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
-  """Returns {batch key: shape} for a phase of pre-training, without its data.
+  """Returns {batch key: shape} for a phase of pre-training; reads no data.
 
   Args:
     vocab_size: the number of pieces of the vocabulary.
@@ -337,7 +336,7 @@ def compile_step(
     config: the run's config, see `make_step`.
     phase_index: the index of the phase; the first phase has 0.
     slice_name: the slice, see `devices_of_slice`.
-    estimates_cycles: whether to estimate the step's time.
+    estimates_cycles: True to estimate the step's time.
 
   Returns:
     The report, which can be written as JSON. Bytes and FLOPs are for one
@@ -356,7 +355,8 @@ def compile_step(
     number.
 
   Raises:
-    ValueError: see `make_step`; or the compiler failed for another reason.
+    ValueError: see `make_step`; or the compiler failed, but not for lack of
+      memory.
   """
   report: dict[str, Any] = {}
   start = time.monotonic()

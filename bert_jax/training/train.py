@@ -1,6 +1,6 @@
 """Trains a run from its start or a checkpoint to its end.
 
-`loop.py` has the steps.
+`loop.py` has the loop over the steps.
 """
 
 import contextlib
@@ -63,10 +63,9 @@ def make_first_state(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Returns the state to train from.
 
-  The state comes from the newest checkpoint. Without a checkpoint, its
-  parameters come from `init_from`. If `init_from` is empty, they are drawn at
-  random, but a student gets those parameters of its teacher that its objective
-  names.
+  The state comes from the newest checkpoint. Without a checkpoint, the
+  parameters come from `init_from`. If `init_from` is empty, the parameters are
+  drawn at random, except for those that the objective copies from the teacher.
 
   Returns:
     The state, and the checkpoint's metadata ({} without a checkpoint).
@@ -202,10 +201,10 @@ def finished_step(config: dict[str, Any], workdir: str) -> int | None:
   """Returns the last step of a run that is complete; else None.
 
   It reads no data and computes nothing, and prints a line for each changed
-  value that a restart may change. The result is None, too, if the run
-  lacks its last evaluation, a file of the run is damaged, or the config has
-  another value for a key whose change a restart refuses. Then `run` says what
-  is wrong, or does what is missing.
+  value that a restart may change. The result is None, too, if the run lacks its
+  last evaluation, if a file of the run is damaged, or if the config changes a
+  key that a restart may not change. Then `run` says what is wrong, or does what
+  is missing.
 
   Args:
     config: a nested dict with the keys of `config.RunConfig`. A key whose value
