@@ -1,10 +1,10 @@
 """Turns examples into a batch: rows, packed or not, with masks and labels.
 
 A packed row holds several sequences. Best fit decides which sequences share a
-row; the longest sequence comes first. The recipe's index of a range of
-documents lists the packed rows. It depends only on the range and the epoch, so
-streams, restarts and hosts need no knowledge of packing. The index takes 24
-bytes for each of the `max_sequences` places of a row, used or not.
+row; the longest sequence is placed first. The recipe's index of a range of
+documents lists the packed rows. The index depends only on the range and the
+epoch, so streams, restarts and hosts need no knowledge of packing. The index
+takes 24 bytes for each of the `max_sequences` places of a row, used or not.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     length: L, the number of tokens in a row.
     mask_options: how tokens are masked; None for a language model, whose rows
       have no masks.
-    has_pairs: True if a row is a pair of texts with a label.
+    has_pairs: True if each sequence is a pair of texts with a label.
     has_segments: True if the two texts of a pair have different segment ids.
     moves_sentences: True if sentences of the second text may move to the first,
       see `rows.parts_with_moved_sentences`.
@@ -116,7 +116,7 @@ def axis_sizes(layout: Layout) -> dict[str, int]:
 def return_elements(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`, if they have `rows.SEQUENCE_DTYPE`; a `FindTexts`."""
+  """Returns `elements`: a `FindTexts` for elements of `SEQUENCE_DTYPE`."""
   return elements
 
 

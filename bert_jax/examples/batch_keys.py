@@ -24,9 +24,10 @@ Batch = dict[str, np.ndarray]
 # Key -> (the axes after the first, dtype).
 FEATURES = {
   "input_ids": ("L", np.int32),
-  # Only pairs have segments: 0 or 1.
+  # Only pairs of texts have this key: 1 in the second text and at the [SEP]
+  # after it, else 0.
   "segment_ids": ("L", np.int32),
-  # Only packed rows have positions: 0, 1, ... in each sequence.
+  # Only packed rows have this key: 0, 1, ... in each sequence, 0 at padding.
   "position_ids": ("L", np.int32),
   # 1 at the first sequence of a row, 2 at the second, ...; 0 at padding. The
   # attention mask is computed from this key only.
@@ -37,13 +38,13 @@ FEATURES = {
   "mlm_weights": ("M", np.float32),
   # The columns directly before and after the span of each prediction; the axis
   # "2" has length 2. The first token of a span has index 1 in the span, so the
-  # index of a prediction is its position minus the column before its span.
+  # index of a prediction is its position minus the column before the span.
   "span_positions": ("M2", np.int32),
   # The token after each token of the text; at padding, weight and id are 0.
   "lm_ids": ("L", np.int32),
   "lm_weights": ("L", np.float32),
-  # The characters of words, 0 at padding. `back_char_ids` is only there if the
-  # backward direction does not read the words of the forward direction.
+  # The characters of words, 0 at padding. A batch has `back_char_ids` only if
+  # the backward direction reads other words than the forward direction.
   "char_ids": ("LC", np.int32),
   "back_char_ids": ("LC", np.int32),
   # The word after and the word before each word. If there is no such word to
@@ -54,8 +55,8 @@ FEATURES = {
   "previous_weights": ("L", np.float32),
   # BERT's label is 0 for the next text and 1 for a random text
   # (google-research/bert). ALBERT's label is 0 for texts in order and 1 for
-  # swapped texts (google-research/albert). An unused sequence has label 0 and
-  # weight 0.
+  # swapped texts (google-research/albert). A place without a sequence has
+  # label, position and weight 0.
   "pair_labels": ("S", np.int32),
   "cls_positions": ("S", np.int32),
   "pair_weights": ("S", np.float32),

@@ -1,8 +1,8 @@
 """Measures the share of the text that a recipe's rows hold, before training.
 
-A run prints this share, and the share of its pairs that are random. The two
-shares show a mistake that `corpus.sizes` describes. If each line was taken for
-a sentence, the first share is too small or the second too large.
+A run prints this share, and the share of its pairs that are random. If each
+line of the text was taken for a sentence by mistake (see `corpus.sizes`), the
+first share is too small or the second share is too large.
 """
 
 import math
@@ -20,8 +20,8 @@ from bert_jax.messages import by_caller
 # A run warns if its rows hold less than this share of the text's tokens.
 # ELECTRA's rows of 128 tokens hold 0.86 of a text with ordinary sentences.
 MIN_HELD_SHARE = 0.75
-# A run warns if more than this share of the pairs is random. BERT's text has
-# about 0.57.
+# A run warns if more than this share of the pairs is random. The share is about
+# 0.57 in BERT's text.
 MAX_RANDOM_SHARE = 0.75
 # A corpus with more than SAMPLE_TOKENS tokens is measured by a sample of about
 # SAMPLE_TOKENS tokens, from SAMPLE_RANGES ranges of the corpus.
@@ -44,7 +44,7 @@ class Coverage(NamedTuple):
 
 
 def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
-  """Measures rows of one epoch; of a large corpus, it measures a sample.
+  """Measures the rows of one epoch; in a large corpus, those of a sample.
 
   Args:
     corpus: the documents.
@@ -60,8 +60,9 @@ def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
   for first, end_document in _document_ranges(corpus):
     index = recipe.index(corpus, first, end_document, key)
     numbers = np.arange(len(index), dtype=np.uint64)
-    # An item is a text or a pair of texts: `start`, `length`, `second_start`,
-    # `second_length` and `label`, see `rows.SEQUENCE_DTYPE`.
+    # Each entry describes a text or a pair of texts by the fields `start`,
+    # `length`, `second_start`, `second_length` and `label`, see
+    # `rows.SEQUENCE_DTYPE`.
     texts = recipe.find_texts(corpus, index, numbers, key).reshape(-1)
     texts = texts[texts["length"] > 0]
     sentence_range = np.asarray(corpus.documents[[first, end_document]])
@@ -92,17 +93,25 @@ def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
 def _count_held(texts: np.ndarray, begin: int, end: int) -> int:
   """Counts the tokens in [begin, end) that are in at least one text."""
   start, length = texts["start"], texts["length"].astype(np.int64)
-  second = texts["second_start"]
+  second_start = texts["second_start"]
   second_length = texts["second_length"].astype(np.int64)
   # In ELECTRA's pairs, sentences of the second text may move to the first text
   # (see `rows.parts_with_moved_sentences`). `second_start` is then less than
   # `start` + `length`. Count such a pair as one text of its total length.
-  is_inside = (second_length > 0) & (start < second) & (second < start + length)
+  is_inside = (
+    (second_length > 0)
+    & (start < second_start)
+    & (second_start < start + length)
+  )
   length = np.where(is_inside, length + second_length, length)
   second_length = np.where(is_inside, 0, second_length)
-  # For each token: how many texts begin there, minus how many end before it.
+  # For each token: how many texts begin at this token, minus how many texts end
+  # directly before it.
   change_of_texts = np.zeros(end - begin + 1, np.int64)
-  for text_start, text_length in ((start, length), (second, second_length)):
+  for text_start, text_length in (
+    (start, length),
+    (second_start, second_length),
+  ):
     first_token = np.clip(text_start, begin, end) - begin
     end_token = np.clip(text_start + text_length, begin, end) - begin
     np.add.at(change_of_texts, first_token, 1)

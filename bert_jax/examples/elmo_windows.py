@@ -3,7 +3,7 @@
 The text is read sentence after sentence, as in allenai/bilm-tf bilm/data.py.
 Each sentence stands between `<S>` and `</S>`. The forward direction predicts
 the word after each word that it reads. The backward direction predicts the word
-before it.
+before each word that it reads.
 """
 
 import numpy as np
@@ -147,7 +147,7 @@ def build_windows(
   """
   del numbers, key
   position = windows[:, :1] + np.arange(length)
-  is_real = position < windows[:, 1:]
+  is_word = position < windows[:, 1:]
   last_position = corpus.num_tokens - 1
   ids = corpus.tokens[np.minimum(position, last_position)].astype(np.int64)
   next_words = corpus.tokens[np.minimum(position + 1, last_position)].astype(
@@ -157,14 +157,14 @@ def build_windows(
     np.clip(position - 1, 0, last_position)
   ].astype(np.int64)
   next_targets = _targets(
-    next_words, is_real & (ids != words.END_ID), vocab_size
+    next_words, is_word & (ids != words.END_ID), vocab_size
   )
   previous_targets = _targets(
-    previous_words, is_real & (ids != words.BEGIN_ID), vocab_size
+    previous_words, is_word & (ids != words.BEGIN_ID), vocab_size
   )
   chars = char_ids(corpus, ids)
-  chars[~is_real] = 0
-  arrays = (chars, is_real.astype(np.int32), *next_targets, *previous_targets)
+  chars[~is_word] = 0
+  arrays = (chars, is_word.astype(np.int32), *next_targets, *previous_targets)
   return dict(zip(BATCH_KEYS, arrays, strict=True))
 
 

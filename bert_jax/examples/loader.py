@@ -193,7 +193,7 @@ class Opener:
   """Opens data by names that a package such as seqio has registered.
 
   Attributes:
-    names: returns the names that can be opened.
+    names: a function that returns the names that can be opened.
     open_data: a function like `open_data`, with a name in place of the path.
     open_heldout: a function like `open_heldout`, with a name in place of the
       path.
@@ -355,18 +355,18 @@ def describe_coverage(
   cased: bool | None = None,
   **options: Any,
 ) -> Iterator[tuple[str, str]]:
-  """Yields (folder, line); a line has the share of the folder's text in rows.
+  """Yields (path of a folder, line), see `coverage.coverage_lines`.
 
   Args:
     data: what `open_data` returned for the arguments below.
-    path: not used; a caller can pass all options of `open_data`.
+    path: not used; a caller may pass the arguments of `open_data` unchanged.
     builder: see `open_data`.
     cased: not used, like `path`.
     **options: see `open_data`.
   """
   del path, cased
   for folder in data.prepared:
-    # If a text is tokenised during training, its share in rows is not known.
+    # For text that is tokenised during training, the coverage is not known.
     if isinstance(folder, PreparedFolder):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
       for line in coverage.coverage_lines(
@@ -485,7 +485,7 @@ class Batches:
     return entry
 
   def close(self) -> None:
-    """Stops the thread; waits until it has made a batch that it has begun."""
+    """Stops the thread, and waits until it has ended."""
     self._ended = True
     self._stop.set()
     self._thread.join()

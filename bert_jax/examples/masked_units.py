@@ -16,7 +16,8 @@ class UnitRule(NamedTuple):
   """Says how many consecutive words are hidden together, as a unit.
 
   Attributes:
-    cumulative_chances: [N]; entry n - 1 is the chance of at most n words.
+    cumulative_chances: [N]; entry n - 1 is the chance that a unit has at most n
+      words.
     may_overlap: True if a unit may contain words that are already hidden; False
       if a unit with hidden words is left out. In both cases, a unit with more
       tokens than may still be hidden loses words at its end.
@@ -335,6 +336,7 @@ def choose_words(
         ]
       )
     is_hidden = is_picked[unit_blocks]
+    # The cost of a word is the number of tokens that it would newly hide.
     costs = sizes[unit_blocks]
     if unit_rule.may_overlap:
       costs = np.where(is_hidden, 0, costs)

@@ -43,10 +43,10 @@ class MaskOptions:
   | "roberta" | as "bert", but a random id is never a special token |
   | "electra" | 85% [MASK], 15% unchanged |
   | "other" | as "bert", but a random id never equals the original |
-  | "unigram" | as "bert", but ids are as frequent as in the training text |
+  | "unigram" | as "bert", but random ids are drawn by their frequency |
 
-  `count` says how many of n tokens are hidden. Special tokens count in n,
-  except with "ceil".
+  `count` says how many tokens of a sequence are hidden. The sequence has n
+  tokens. Special tokens count in n, except with "ceil".
 
   | count | hidden tokens | source |
   |---|---|---|
@@ -72,9 +72,9 @@ class MaskOptions:
     count: a name in the second table.
     repeat_positions: True to draw positions with replacement, so that one
       position may have several predictions (ELECTRA as released).
-    smoothing: s. A token is chosen with the weight count**-s. The count says
-      how often its piece occurs in the training text, and is at least 1. With s
-      = 0, chances are equal. DistilBERT's train.py has 0.7 (--mlm_smoothing).
+    smoothing: s. A token whose piece occurs k times in the training text is
+      chosen with the weight max(k, 1)**-s. With s = 0, all tokens have equal
+      chances. DistilBERT's train.py has 0.7 (--mlm_smoothing).
   """
 
   max_predictions: int = 20
@@ -145,7 +145,8 @@ def hides_whole_words(mask_options: MaskOptions) -> bool:
 def check_corpus(corpus: Corpus, mask_options: MaskOptions) -> None:
   """Raises UserError if masks cannot be drawn for a corpus.
 
-  It may lack counts of pieces or starts of words, or have too large counts.
+  The corpus may lack counts of pieces or starts of words, or its counts may be
+  too large for `smoothing`.
   """
   if mask_options.smoothing and corpus.unigrams is None:
     raise UserError(
@@ -286,8 +287,8 @@ def mask_tokens(
     unigrams: [V] counts of the pieces in the training text, for "unigram".
 
   Returns:
-    `input_ids` (a copy), `mlm_positions` (ascending), `mlm_ids` and
-    `mlm_weights`, and with masking="span" `span_positions`. See
+    `input_ids` (a changed copy of `ids`), `mlm_positions` (ascending),
+    `mlm_ids` and `mlm_weights`; with masking="span" also `span_positions`. See
     `batch_keys.FEATURES`.
 
   Raises:
@@ -321,7 +322,7 @@ def mask_tokens(
   span_starts = np.repeat(starts, sizes)
   if mask_options.replacement == "unigram":
     assert unigrams is not None
-    drawn_ids = _frequent_ids(draws, unigrams)
+    drawn_ids = _ids_by_frequency(draws, unigrams)
   else:
     drawn_ids = _random_ids(
       draws, vocab_size, labels, mask_options.replacement, reserved_ids
@@ -355,7 +356,8 @@ def _stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     indices: [N] ascending integers.
 
   Returns:
-    [K] where each stretch starts in `indices`, and [K] its size.
+    [K] the place in `indices` where each stretch starts, and [K] the size of
+    each stretch.
   """
   starts = np.flatnonzero(np.diff(indices, prepend=-2) > 1)
   return starts, np.diff(starts, append=len(indices))
@@ -368,7 +370,7 @@ def _replacement_ids(
   replacement: str,
   mask_id: int,
 ) -> np.ndarray:
-  """Chooses [MASK], the label or the drawn id by a draw's high 32 bits."""
+  """Returns [MASK], labels or drawn ids; the high 32 bits of draws decide."""
   shares = (draws >> np.uint64(32)) * 2.0**-32
   mask_share, same_share = REPLACEMENTS[replacement]
   new_ids = np.where(shares < mask_share + same_share, labels, drawn_ids)
@@ -393,10 +395,10 @@ def _fill_slots(
   Returns:
     key -> [B, M, ...].
   """
-  num_predictions = np.bincount(row_of_prediction, minlength=num_rows)
+  predictions_per_row = np.bincount(row_of_prediction, minlength=num_rows)
   slot_of_prediction = (
     np.arange(len(row_of_prediction))
-    - (np.cumsum(num_predictions) - num_predictions)[row_of_prediction]
+    - (np.cumsum(predictions_per_row) - predictions_per_row)[row_of_prediction]
   )
   slots_by_key = {}
   for key, values in predictions.items():
@@ -442,8 +444,8 @@ def _choose_hidden(
   )
 
 
-def _frequent_ids(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:
-  """Maps the low 32 bits of uint64 draws to int32 ids, weighted by counts."""
+def _ids_by_frequency(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:
+  """Maps the low 32 bits of uint64 draws to int32 ids, by their frequency."""
   cumulative_counts = np.cumsum(unigrams, dtype=np.float64)
   shares = (draws & np.uint64(0xFFFFFFFF)) * 2.0**-32
   return np.searchsorted(
@@ -458,7 +460,7 @@ def _random_ids(
   replacement: str,
   reserved_ids: tuple[int, ...],
 ) -> np.ndarray:
-  """Maps the low 32 bits of uint64 draws to int32 ids."""
+  """Maps the low 32 bits of uint64 draws to ids that `replacement` allows."""
   excluded: list[int | np.ndarray] = []
   if replacement == "roberta":
     excluded += sorted(reserved_ids)

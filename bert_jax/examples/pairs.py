@@ -22,13 +22,13 @@ from bert_jax.messages import UserError
 # A chunk: consecutive sentences of one document, from which a pair is made.
 CHUNK = np.dtype(
   [
-    ("sentence", np.int64),  # the index of its first sentence in the corpus
-    ("document", np.uint32),  # the index of its document in the corpus
+    ("sentence", np.int64),  # the index in the corpus of the first sentence
+    ("document", np.uint32),  # the index in the corpus of the document
     ("a_count", np.uint32),  # the number of sentences in segment A
     ("count", np.uint32),  # the number of sentences in the chunk
-    ("target", np.uint16),  # the number of tokens that a chunk is to reach
+    ("target", np.uint16),  # the number of tokens that the chunk is to reach
     ("random", np.bool_),  # True if B is from a random document
-    ("swapped", np.bool_),  # True if segment B comes first
+    ("swapped", np.bool_),  # True if A and B are swapped: B comes first
   ],
   align=True,
 )
@@ -95,9 +95,10 @@ def index_chunks(
   `max_tokens`. A chunk takes sentences until the target is reached or the
   document ends.
   Segment A takes a uniform number of the chunk's sentences, but leaves at least
-  one if the chunk has several. Segment B is random with probability 1/2, and
-  always if the chunk is one sentence. If B is random, the sentences after A
-  start the next chunk. The last two arguments change these rules.
+  one for segment B if the chunk has several. Segment B is random with
+  probability 1/2, and always if the chunk is one sentence; otherwise B is the
+  rest of the chunk. If B is random, the sentences after A start the next chunk.
+  The last two arguments change these rules.
 
   The draws belong to the first sentence of a chunk. Each sentence starts at
   most one chunk, so the draws of chunks are independent. The chunk that would
@@ -110,10 +111,11 @@ def index_chunks(
     end_document: the end of the range, which is not part of the range.
     key: a key from `make_key`; each epoch has a key, and so different chunks.
     max_tokens: the row length without special tokens.
-    short_probability: 0.1 in the program's flags.
-    splits_single_sentence: True if a chunk of one sentence may be split inside,
-      to make a pair from one document; False if its B is always random, as
-      published.
+    short_probability: the probability of a uniform target length; 0.1 in the
+      program's flags.
+    splits_single_sentence: True if a chunk of one sentence may be split inside
+      the sentence, to make a pair from one document; False if B is then always
+      random, as published.
     predicts_order: True if B is always the text after A, and the two are
       swapped with probability 1/2 (ALBERT). With `splits_single_sentence`, a
       chunk of a single token is then left out.
@@ -145,6 +147,7 @@ def index_chunks(
   is_single = count == 1
   if splits_single_sentence:
     is_single &= np.diff(offsets) == 1
+  # The fair coin of each sentence.
   is_heads = draws >> np.uint64(63) == 1
   is_random = is_single if predicts_order else is_heads | is_single
   a_count = 1 + _draws_below(draws, np.maximum(count - 1, 1))
@@ -182,8 +185,8 @@ def find_segments(
   b_stop = sentences[sentence + chunks["count"]]
   is_split = (chunks["count"] == 1) & ~chunks["random"]
   if is_split.any():
-    cuts = np.maximum(b_stop - a_start - 1, 1)
-    cut = a_start + 1 + hashing.randint(key, numbers, 0, cuts)
+    num_cuts = np.maximum(b_stop - a_start - 1, 1)
+    cut = a_start + 1 + hashing.randint(key, numbers, 0, num_cuts)
     a_stop = np.where(is_split, cut, a_stop)
   a_length = a_stop - a_start
 
@@ -259,7 +262,7 @@ def find_texts(
   *,
   max_tokens: int,
 ) -> np.ndarray:
-  """Finds the tokens of each pair; its type is `assembly.FindTexts`.
+  """Finds the texts of each pair; the function is an `assembly.FindTexts`.
 
   Args:
     corpus: the documents.

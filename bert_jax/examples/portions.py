@@ -27,8 +27,9 @@ class Portion:
   """Holds the shuffled examples of a portion.
 
   Attributes:
-    start: the number of the portion in a prepared corpus, or the number of its
-      first record in a text; see `Portions.read`.
+    start: for a prepared corpus, the number of the portion in the epoch, from
+      0; for a text, the index of the portion's first document, from 0.
+      `Portions.read` can start there.
     corpus: the documents.
     elements: [N, ...] entries of the index that `Recipe.index` returned; the
       recipe makes an example from each of them.
@@ -43,11 +44,14 @@ class Portion:
 
 
 class GroupedText(Protocol):
-  """Describes text that is tokenised during training, as `plain_text.Text` is.
+  """Describes the type of text that is tokenised during training.
+
+  `plain_text.Text` has this type.
 
   Attributes:
     path: the name of the text, for messages.
-    meta: `fingerprint` is a hash of everything that the examples depend on.
+    meta: a dict; its key `fingerprint` has a hash of everything that the
+      examples depend on.
   """
 
   path: str
@@ -58,7 +62,7 @@ class GroupedText(Protocol):
 
 
 class Portions(Protocol):
-  """Describes a reader of the portions of every epoch.
+  """Describes the type of a reader of the portions of every epoch.
 
   Attributes:
     key: the key of the stream.
@@ -84,7 +88,7 @@ def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
   """Returns the bounds of shards, as [shards + 1] indices of documents.
 
   Shard i begins at bound i and ends before bound i + 1. A shard has about
-  `shard_tokens` tokens, or more if its last document is longer.
+  `shard_tokens` tokens, or more if its last document is long.
   """
   tokens = np.arange(0, corpus.num_tokens, shard_tokens)
   sentences = np.searchsorted(corpus.sentences, tokens)
@@ -97,8 +101,8 @@ class ShardPortions:
 
   Epoch e visits all shards in a random order that depends on (name, seed, e). A
   portion is 16 consecutive shards of this order. So a corpus below 2**28 tokens
-  is one portion and is shuffled as a whole. A larger corpus has several
-  portions, so its index takes no more memory than that of 2**28 tokens.
+  is one portion and is shuffled as a whole. A corpus with more tokens has
+  several portions. Only the index of one portion is in memory.
   """
 
   # A saved position has the number of a portion under the key "window".
@@ -176,12 +180,12 @@ class ShardPortions:
 
 
 class TextPortions:
-  """Reads groups of documents, in the order of the text; see `Portions`."""
+  """Reads the groups of documents of a text, in order; see `Portions`."""
 
   identity_key, start_key = "text", "record"
 
   def __init__(self, text: GroupedText, recipe: Recipe, seed: int, name: str):
-    """Describes the groups; for the arguments see `streams.Stream`."""
+    """Opens a text; for the arguments see `streams.Stream`."""
     self._text, self._recipe = text, recipe
     self.key = hashing.make_key("text", name, seed)
     layout = f"{recipe.features} {text.meta['fingerprint']}"
@@ -193,7 +197,7 @@ class TextPortions:
     )
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
-    """Yields the groups of an epoch, beginning at record `start`."""
+    """Yields the groups of an epoch, beginning at document `start`."""
     for first_index, corpus in self._text.groups(start):
       yield self._group(epoch, first_index, corpus)
 

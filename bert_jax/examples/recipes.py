@@ -3,7 +3,7 @@
 A recipe is a few pure numpy functions. For one epoch, `index` cuts a range of
 documents into examples. It returns the index, an array with one element for
 each example. `build` turns any elements of the index into a batch. Streams,
-mixtures and seqio tasks use an objective only through its recipe.
+mixtures and seqio tasks need no code for any single recipe.
 """
 
 import dataclasses
@@ -50,8 +50,8 @@ class Recipe:
       continue in the next batch; 0 if there are none. See
       `streams.StatefulStreams`.
     find_texts: finds the texts that elements of the index stand for, see
-      `assembly.FindTexts`; None for ELMo, whose elements are not
-      `rows.SEQUENCE_DTYPE`.
+      `assembly.FindTexts`; None for ELMo, whose rows `rows.SEQUENCE_DTYPE`
+      cannot describe.
     has_pairs: True if a row has two texts and a label for their relation.
   """
 
@@ -102,38 +102,39 @@ class RowOptions:
   A recipe has the options for which its registration gives a default.
 
   Attributes:
-    length: L, the number of tokens in a row, special tokens included. For ELMo
-      it counts words.
+    length: L, the number of tokens in a row, special tokens included; for ELMo,
+      the number of words.
     max_predictions, mask_rate, masking, replacement, count, repeat_positions,
       smoothing: see `masking.MaskOptions`.
     short_probability: the share of documents that are cut into shorter
       examples; for ELECTRA, the share of rows that may be shorter.
-    random_share: "published" or 0.5, how many of BERT's pairs have a random
-      second segment. A pair is made from a chunk (consecutive sentences of one
-      document).
-      With "published", every pair from a chunk of one sentence is random, and
-      half of the pairs from longer chunks. So more than half of all pairs are
+    random_share: "published" or 0.5; it decides which of BERT's pairs are
+      random, that is, have a random second segment. A pair is made from a chunk
+      (consecutive sentences of one document).
+      With "published", a chunk of one sentence always makes a random pair. Half
+      of the other chunks make random pairs. So more than half of all pairs are
       random.
-      With 0.5, half of the pairs are random. Then a chunk of one sentence can
-      make a "next" pair, by a split at a uniform position inside it. (At the
-      end of a document, a chunk of a single token still makes a random pair.)
+      With 0.5, half of the pairs are random. A chunk of one sentence can then
+      make a pair that is not random: the sentence is split at a uniform
+      position. (A chunk of a single token, at the end of a document, still
+      makes a random pair.)
     single: how ALBERT makes a pair from a chunk of one sentence. "split" splits
       the sentence at a uniform position, so that both segments are always from
-      one document; a single token makes no pair. "random_document" takes a
-      random second segment, with the label of swapped segments, as the released
-      program does.
-    static_masks: the number of copies with fixed pairs and masks that the
-      epochs go through. 0 gives every epoch new pairs and masks. BERT's
-      released program and RoBERTa's paper (section 4.1) have 10 copies.
-      ALBERT's program has 40 (dupe_factor).
+      one document; a sentence of a single token makes no pair.
+      "random_document" takes a random second segment, with the label of swapped
+      segments, as the released program does.
+    static_masks: the number of copies of the examples, with fixed pairs and
+      masks, which the epochs repeat in turn. 0 gives every epoch new pairs and
+      masks. BERT's released program and RoBERTa's paper (section 4.1) have 10
+      copies. ALBERT's program has 40 (dupe_factor).
     max_sequences: S, the largest number of sequences in a row. A number above 1
       packs rows.
-    streams: 0 or a number of text streams, for ELMo. With 0, a row is any
-      window of the text, both directions read it, and each epoch shuffles the
-      windows. With a number, the text is cut into that many streams, as
-      published. Each stream is one row of every batch and continues in the next
-      batch. The forward direction reads the stream from its beginning. The
-      backward direction has separate rows, from the end of the same stream.
+    streams: the number of text streams, for ELMo; 0 means no streams. Without
+      streams, both directions read the same window of the text, and each epoch
+      shuffles the windows. With streams, the text is cut into that many
+      streams, as published. Each stream gives one row of every batch. The
+      forward direction reads the windows of a stream from the first to the
+      last, and the backward direction from the last to the first.
   """
 
   length: int
@@ -236,7 +237,7 @@ def bert_pairs(
 
   The defaults come from google-research/bert's create_pretraining_data.py.
   """
-  _check_share(options)
+  _check_short_probability(options)
   # The option is a string if it comes from a command line.
   splits_single_sentence = str(options.random_share) == "0.5"
   if options.random_share != "published" and not splits_single_sentence:
@@ -273,7 +274,7 @@ def albert_pairs(
   `max_predictions` is 20, also at length 512, where 20 predictions are only 4%
   of a row. The default here has space for the 15% of the paper.
   """
-  _check_share(options)
+  _check_short_probability(options)
   choices = ("split", "random_document")
   if options.single not in choices:
     raise UserError(
@@ -311,7 +312,7 @@ def electra_segments(
   The source is google-research/electra build_pretraining_dataset.py. In its
   configure_pretraining.py, `max_predictions` is (mask_rate + 0.005) * length.
   """
-  _check_share(options)
+  _check_short_probability(options)
   layout = assembly.Layout(
     special,
     vocab_size,
@@ -397,8 +398,8 @@ def lm(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
 def elmo(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
   """ELMo's pre-training: predicts the words before and after each word.
 
-  The vocabulary is a list of words. A word that is not in it has the target
-  `<UNK>`. The default length is `unroll_steps` of allenai/bilm-tf.
+  The vocabulary is a list of words. A word that is not in the list has the
+  target `<UNK>`. The default length is `unroll_steps` of allenai/bilm-tf.
   """
   del special
   length, streams = options.length, options.streams
@@ -452,8 +453,8 @@ def make_recipe(
 def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
   """Returns a warning if full rows have fewer slots than `mask_rate` asks for.
 
-  It returns None if there are enough slots, or if the recipe has no slots.
-  ALBERT's released data have fewer slots.
+  It returns None if there are enough slots, or if the recipe has no slots. Too
+  few slots are no error, because ALBERT's released data have too few.
 
   Args:
     name: a key of `RECIPES`.
@@ -474,7 +475,7 @@ def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
   )
 
 
-def _check_share(options: RowOptions) -> None:
+def _check_short_probability(options: RowOptions) -> None:
   """Raises UserError if `short_probability` is out of range."""
   share = options.short_probability
   if not 0 <= share <= 1:

@@ -17,7 +17,7 @@ from bert_jax.text.vocabulary import SpecialIds
 SEQUENCE_DTYPE = np.dtype(
   [
     ("start", np.int64),  # the first token of the text, in the corpus
-    ("second_start", np.int64),  # the second text's first token
+    ("second_start", np.int64),  # the first token of the second text
     # The number of tokens of the text; 0 means that there is no sequence. If
     # the second text begins inside the first (start < second_start < start +
     # length), sentences move: see `parts_with_moved_sentences`.
@@ -159,8 +159,9 @@ def parts_with_moved_sentences(
   """Returns what `pair_parts` returns, but sentences of B may move to A.
 
   A has the tokens from its beginning to B's beginning. If A's `length` is more
-  than that, A also takes, in order, each later sentence that still fits into
-  it, as in ELECTRA's recipe. B has all sentences that do not move.
+  than the number of these tokens, A also takes, in order, each later sentence
+  that still fits into A, as in ELECTRA's recipe. B has all sentences that do
+  not move.
 
   Args:
     corpus: the documents.
@@ -179,7 +180,7 @@ def parts_with_moved_sentences(
   if not moved_starts.shape[1]:
     return pair_parts(sequences, special)
   # B's stretches are before, between and after the moved sentences. A stretch
-  # ends at the next moved sentence; the last one has the rest of
+  # ends at the next moved sentence; the last stretch has the rest of
   # `second_length`.
   zeros = np.zeros((len(flat), 1), np.int64)
   second_length = flat["second_length"].astype(np.int64)[:, None]
@@ -372,8 +373,8 @@ def flat_row(
 
   Returns:
     `input_ids`, `position_ids` (from 0 in each sequence) and `sequence_ids`
-    (1, 2, ...), int32 [1, t]. The padding at the end has input id 0. It is one
-    more sequence, with the next number.
+    (1, 2, ...), int32 [1, t]. The padding at the end has input id 0. It counts
+    as one more sequence, and has the next number in `sequence_ids`.
 
   Raises:
     ValueError: there are no sequences, a sequence is empty or not an array of

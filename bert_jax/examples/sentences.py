@@ -1,7 +1,7 @@
 """Cuts text into rows: whole sentences, ELECTRA's segments, plain tokens.
 
-Each public function is a `Recipe.index`: it cuts a range of documents into the
-examples of an epoch. No function reads a token.
+Each public function is a function for `Recipe.index`: it cuts a range of
+documents into the examples of an epoch. No function reads token ids.
 """
 
 import numpy as np
@@ -109,8 +109,8 @@ def index_segments(
     end_document: the first document after the range.
     key: a key from `make_key`; each epoch has a key, and so different rows.
     length: L, the number of tokens of a row, with [CLS] and each [SEP].
-    short_probability: the share of rows whose target length is uniform between
-      5 and L, instead of L (0.05 in the program).
+    short_probability: the share of rows whose target length is uniform in
+      [5, L]; other rows have the target length L. The program has 0.05.
 
   Returns:
     `SEQUENCE_DTYPE` array in corpus order.
@@ -137,10 +137,10 @@ def index_segments(
   # The first segment gets the sentences that end before the half, at least one.
   second_begin = np.searchsorted(offsets, start + half_length) - 1
   second_begin = np.maximum(second_begin, sentence[row_starts] + 1)
-  reaches_half = offsets[second_begin] - start < half_length
+  is_below_half = offsets[second_begin] - start < half_length
   ends_first = hashing.uniform(key, numbers[row_starts], 2) < 0.5
   second_begin = np.minimum(
-    second_begin + (reaches_half & ends_first), next_sentence
+    second_begin + (is_below_half & ends_first), next_sentence
   )
   is_single = hashing.uniform(key, numbers[row_starts], 3) < 0.1
   second_begin = np.where(is_single, next_sentence, second_begin)
@@ -150,10 +150,10 @@ def index_segments(
   first_length = first_length + _count_moved(
     offsets, second_begin + 1, next_sentence, remaining_lengths
   )
-  num_remaining = offsets[next_sentence] - start - first_length
+  num_second_tokens = offsets[next_sentence] - start - first_length
   first_length = np.minimum(first_length, length - 2)
   second_length = np.minimum(
-    num_remaining, np.maximum(length - 3 - first_length, 0)
+    num_second_tokens, np.maximum(length - 3 - first_length, 0)
   )
   sequences = _make_sequences(start, first_length, second_length)
   sequences["second_start"] = offsets[second_begin]
@@ -170,8 +170,8 @@ def _count_moved(
 
   Args:
     offsets: the index of the first token of each sentence.
-    starts: [N] the first sentence of each row that may move.
-    ends: [N] the end of the sentences of each row that may move.
+    starts: [N] the first sentence that may move, for each row.
+    ends: [N] the sentence after the last one that may move, for each row.
     remaining_lengths: [N] how many tokens each first segment may still take.
 
   Returns:
@@ -234,7 +234,8 @@ def index_tokens(
   )
   shift = np.repeat(shift, num_rows)
   size = np.repeat(sizes, num_rows)
-  # With a shift, row 0 begins before the document.
+  # With a shift, row 0 would begin before the document. Its beginning is cut
+  # off below.
   begin = index_in_document * length + np.where(shift > 0, shift - length, 0)
   stop = np.minimum(begin + length, size)
   begin = np.maximum(begin, 0)

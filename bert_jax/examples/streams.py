@@ -2,9 +2,9 @@
 
 Each class has `read(first, count)`, which returns rows [first, first + count)
 as a batch. The rows depend only on their numbers, and on the arguments with
-which the object was made. So they are the same for any number of hosts, any
-batch size and any number of restarts. `position()` only makes a restart faster:
-with it, `restore` need not count examples again.
+which the object was made. They do not depend on the number of hosts, the batch
+size or the number of restarts. `position()` only makes a restart faster: with
+this position, `restore` need not count examples again.
 """
 
 import itertools
@@ -35,7 +35,7 @@ MIXTURE_BLOCK = 4096
 
 
 class Source(Protocol):
-  """Describes a source of rows for the loader."""
+  """Describes the type of a source of rows for the loader."""
 
   @property
   def features(self) -> Features:
@@ -54,13 +54,14 @@ class Source(Protocol):
 class Stream:
   """Gives the examples of a corpus or a text as an endless sequence.
 
-  Every epoch has new examples, with new pairs and masks. They are shuffled
-  portion by portion (see `portions`). An epoch has all examples of all
-  documents, and their number differs from epoch to epoch. With `Recipe.copies`,
-  only the order is new in every epoch.
+  Every epoch has new examples of all documents, with new pairs and masks. The
+  examples are shuffled portion by portion (see `portions`). The number of
+  examples differs from epoch to epoch. If `Recipe.copies` is not 0, epochs
+  repeat the examples of earlier epochs in a new order.
 
-  A stream reads forward from its position. To read an earlier row, it starts
-  again from the beginning. `restore` sets the position without reading.
+  A stream reads forward from its position. To read an example before this
+  position, the stream starts again from the beginning. `restore` sets the
+  position without reading.
   """
 
   def __init__(
@@ -140,12 +141,12 @@ class Stream:
         the stream is at the beginning of this epoch.
       first: the global number of the first example of `epoch`.
     """
-    own_epochs, self._epochs = self._epochs, epochs
+    stream_epochs, self._epochs = self._epochs, epochs
     self._go_to(epoch, 0, first)
     while portion := self._current_portion():
       self._advance(portion)
     end = self._first
-    self._epochs = own_epochs
+    self._epochs = stream_epochs
     self._go_to(epoch, 0, first)
     return end
 
@@ -192,7 +193,8 @@ class Stream:
     """Continues from a `position()`, and counts no examples before it.
 
     A position of a stream with a different seed, corpus or row length is
-    ignored. A position only saves time; the examples do not depend on it.
+    ignored. A position only saves time: with or without it, `read` returns the
+    same examples.
     """
     if position.get(self._portions.identity_key) == self._portions.identity:
       start = position[self._portions.start_key]
@@ -202,9 +204,9 @@ class Stream:
 class Mixture:
   """Mixes the examples of several streams in fixed shares.
 
-  A stream gives equally many examples to every block of 4096 examples. The
-  order in a block is random, and depends on (seed, block). So the number of an
-  example determines from which stream it comes.
+  The number of examples of a stream is equal in all blocks of 4096 examples.
+  The order in a block is random, and depends on (seed, block). So the seed and
+  the number of an example determine the example's stream.
   """
 
   def __init__(
@@ -261,14 +263,14 @@ class Mixture:
     )
     batch = empty_rows(self.features, count)
     for i, stream in enumerate(self._streams):
-      rows = np.flatnonzero(row_components == i)
-      if not len(rows):
+      row_indices = np.flatnonzero(row_components == i)
+      if not len(row_indices):
         continue
       begin = block * int(self._counts[i]) + int(
         np.sum(skipped_components == i)
       )
-      for key, array in stream.read(begin, len(rows)).items():
-        batch[key][rows] = array
+      for key, array in stream.read(begin, len(row_indices)).items():
+        batch[key][row_indices] = array
     return batch
 
   def position(self) -> dict[str, int]:
@@ -303,8 +305,8 @@ class Heldout:
     Args:
       corpora: the held-out documents of each data set of a mixture.
       recipe: makes the rows.
-      limit: the largest number of examples. They are chosen by a hash, and are
-        in the order of the corpora. None means all examples.
+      limit: the largest number of examples. A hash chooses which examples are
+        used; they keep the order of the corpora. None means all examples.
 
     Raises:
       UserError: a corpus cannot be used for the recipe, or `limit` is below 1.
@@ -370,8 +372,8 @@ class StatefulStreams:
   With B streams, example n is window n // B of stream n % B. So row i of a
   batch of B rows continues where row i of the batch before ended. In an epoch,
   the B streams have equal lengths and follow each other in the text. In every
-  epoch, the first stream begins at a new random word. Fewer than B windows of
-  words are left out.
+  epoch, the first stream begins at a new random word, and fewer than B windows
+  of words are left out.
   """
 
   def __init__(self, corpus: Corpus, recipe: Recipe, seed: int):
@@ -408,9 +410,9 @@ class StatefulStreams:
       np.arange(first, first + count), self._recipe.num_streams
     )
     epoch, window = np.divmod(window, self._windows_per_stream)
-    words_per_stream = self._windows_per_stream * self._length
-    num_spare = self._num_links - self._recipe.num_streams * words_per_stream
-    stream_begin = stream * words_per_stream + hashing.randint(
+    links_per_stream = self._windows_per_stream * self._length
+    num_spare = self._num_links - self._recipe.num_streams * links_per_stream
+    stream_begin = stream * links_per_stream + hashing.randint(
       self._key, epoch, 0, num_spare + 1
     )
     forward = stream_begin + window * self._length

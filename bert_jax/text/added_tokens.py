@@ -4,9 +4,10 @@ The tokenizers library first finds the added tokens in a text. Then it cuts the
 text between them into the model's pieces. The flags of a token say how it is
 found:
 * `single_word`: it does not match inside a word.
-* `lstrip`: it includes the white space before it; `rstrip`: that after it.
+* `lstrip`: the match includes the white space before the token.
+* `rstrip`: the match includes the white space after the token.
 * `normalized`: it is matched in the normalized text, for example in lower case.
-* `special`: it is a special token.
+* `special`: it is a special token, and never masked.
 
 A transformers folder declares added tokens in `tokenizer.json`, in
 `added_tokens_decoder` of `tokenizer_config.json`, in `added_tokens.json`, or as
@@ -58,7 +59,7 @@ _SPECIAL_KEYS = (
   *("pad_token", "cls_token", "mask_token"),
 )
 _SPECIAL_LIST_KEYS = ("additional_special_tokens", "extra_special_tokens")
-# A message writes out this many names and counts the rest.
+# A message names at most this many tokens, and gives the number of the rest.
 _MAX_LISTED = 6
 
 
@@ -83,8 +84,9 @@ def read_declared_tokens(
 ) -> list[DeclaredToken]:
   """Reads which tokens a folder's files add, as transformers does.
 
-  If several files declare a token, its flags come from `tokenizer_config.json`,
-  or else from `tokenizer.json`, or else from `added_tokens.json`.
+  If several files declare a token, the token's flags come from the first of
+  `tokenizer_config.json`, `tokenizer.json` and `added_tokens.json` that
+  declares it.
 
   Args:
     files: file name -> content; only the names in `DECLARING_FILES` are read.
@@ -105,9 +107,9 @@ def read_declared_tokens(
   special_by_content = _named_tokens(
     contents[SPECIAL_TOKENS_JSON]
   ) | _named_tokens(contents[SETTINGS_JSON])
-  # `special_tokens_map.json` has keys such as `cls_token`, and lists of further
-  # special tokens. transformers 5.24 normalizes a token that is named only in
-  # these lists.
+  # `special_tokens_map.json` has keys such as `cls_token`, and also lists of
+  # special tokens (`_SPECIAL_LIST_KEYS`). transformers 5.24 looks for a token
+  # that only these lists name in the normalized text.
   unnormalized_contents = {
     *_named_tokens(
       {**contents[SPECIAL_TOKENS_JSON], **dict.fromkeys(_SPECIAL_LIST_KEYS)}
@@ -161,7 +163,7 @@ def read_declared_tokens(
 def _parse_declaring_file(
   files: Mapping[str, bytes], name: str, folder: str
 ) -> dict[str, Any]:
-  """Parses a file; returns {} if it is missing or declares no tokens."""
+  """Returns the JSON object in a file; {} if it is missing or has no tokens."""
   if name not in files:
     return {}
   text = file_contents.decode_file(files, folder, name)
@@ -175,8 +177,11 @@ def _named_tokens(
 ) -> dict[str, tuple[AddedToken, bool]]:
   """Reads the special tokens that a file names.
 
+  Args:
+    settings: the JSON object in the file.
+
   Returns:
-    Content -> (token, True if the file gives only its text and no flags).
+    The text of a token -> (token, True if the file gives no flags for it).
   """
   declarations = [settings.get(key) for key in _SPECIAL_KEYS]
   for key in _SPECIAL_LIST_KEYS:
@@ -192,7 +197,7 @@ def _named_tokens(
 
 
 def make_token(fields: Mapping[str, Any]) -> AddedToken:
-  """Builds a token; missing flags get the defaults of the library."""
+  """Builds a token from its entry in a file; missing flags get defaults."""
   is_special = bool(fields.get("special", False))
   flags = {name: bool(fields.get(name, False)) for name in FLAGS}
   flags["normalized"] = bool(fields.get("normalized", not is_special))
@@ -313,13 +318,13 @@ def add_declared_in_place(
 def make_distinct(tokenizer: Tokenizer) -> None:
   """Makes added tokens different if cleaning makes them equal.
 
-  Tokens that are looked for in cleaned text may be equal there, for example
-  COVID and covid in lower case. The library then finds only one of them, and
-  which one may differ between two processes. So all but the first are changed:
-  they are looked for in the raw text, by their exact spelling. The first token
-  is found for every spelling that none of them has. If a longer added token
-  contains equal tokens, they are left as they are. A warning is printed for
-  each group of equal tokens.
+  Two tokens that are looked for in cleaned text may be equal in this text, for
+  example COVID and covid in lower case. The library then finds only one of the
+  equal tokens, and two processes may find different ones. So all equal tokens
+  but the first are changed: they are looked for in the raw text, by their exact
+  spelling. The first token is found in all other spellings. If an added token
+  contains the equal tokens and is longer, the equal tokens are not changed. A
+  warning is printed for each group of equal tokens.
 
   Args:
     tokenizer: the library's tokenizer; the flags of its added tokens change.
@@ -366,7 +371,7 @@ def make_distinct(tokenizer: Tokenizer) -> None:
 
 
 def _without_normalization(token: AddedToken) -> AddedToken:
-  """Returns a copy of a token that is looked for in the raw text."""
+  """Returns a copy of a token; the copy is looked for in the raw text."""
   return AddedToken(token.content, **flags_of(token) | {"normalized": False})
 
 
@@ -460,8 +465,8 @@ def add_tokens(
 def _fill_id_gaps(vocabulary: Vocabulary) -> Vocabulary:
   """Adds the pieces that fill gaps between ids to the library's model.
 
-  The library takes the number of pieces as the next free id. So ids without a
-  piece would give new tokens too small ids.
+  The library takes the number of pieces as the next free id. Without these
+  pieces, the ids of new tokens would be too small.
   """
 
   def fill(tokenizer: Tokenizer) -> Tokenizer:
@@ -524,9 +529,9 @@ def take_library_tokens(
       sorted_tokens, family_tokens, vocabulary, plain_text_tokenizer
     )
   )
-  # From now on `plain_text_tokenizer` reads tokens with the flag `special` as
-  # text. So `_tokens_for_plain_text` removed this flag from all tokens except
-  # the special tokens of the family.
+  # With this setting, `plain_text_tokenizer` reads tokens with the flag
+  # `special` as text. So `_tokens_for_plain_text` removed this flag from all
+  # tokens except the special tokens of the family.
   plain_text_tokenizer.encode_special_tokens = True
   for token in non_family_tokens:
     content = token.content
@@ -566,8 +571,8 @@ def _tokens_for_plain_text(
 ) -> list[AddedToken]:
   """Returns the added tokens that `plain_text_tokenizer` needs.
 
-  `plain_text_tokenizer` reads the special tokens of the family as text, so it
-  needs them only if later ids depend on them.
+  `plain_text_tokenizer` reads the special tokens of the family as text. It has
+  such a token only if the ids of later tokens depend on it.
 
   Args:
     tokens: all added tokens in the order of their ids.
@@ -621,7 +626,7 @@ def _make_finder(
 
 
 def _pattern_of_any(contents: Iterable[str]) -> re.Pattern | None:
-  """Returns a pattern that matches any of the contents; None if all are ""."""
+  """Returns a pattern for any of the contents; None if no text is in them."""
   contents = sorted({content for content in contents if content})
   return re.compile(_branches(contents, 3)) if contents else None
 
@@ -647,7 +652,7 @@ def _branches(contents: Sequence[str], depth: int) -> str:
 
 
 def short_list(contents: Sequence[str]) -> str:
-  """Returns a text with the first `_MAX_LISTED` contents; counts the rest."""
+  """Returns a text with at most `_MAX_LISTED` contents; it counts the rest."""
   listed_contents = ", ".join(
     repr(content) for content in contents[:_MAX_LISTED]
   )
@@ -662,9 +667,10 @@ def short_list(contents: Sequence[str]) -> str:
 def make_model_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
   """Returns a library tokenizer that adds special tokens as transformers does.
 
-  It encodes a text as [CLS] text [SEP], with the names and the segment ids that
-  the tokenizer's algorithm uses. If the vocabulary has no [CLS], [SEP] or
-  [MASK], it returns `special_tokenizer`, which adds no special tokens.
+  The returned tokenizer encodes a text as [CLS] text [SEP], with the special
+  tokens and the segment ids of the algorithm. If the vocabulary has no [CLS],
+  [SEP] or [MASK], the function returns `special_tokenizer`, which adds no
+  special tokens.
   """
   special, pieces = vocabulary.special, vocabulary.pieces
   if special.mask is None or special.sep is None or special.cls is None:
@@ -739,15 +745,15 @@ def old_piece_cutter(
       ignores added tokens with ids from `size` on.
 
   Returns:
-    A function from a text to ids of old pieces. It leaves out the unknown
-    piece, so the list may be empty.
+    A function from a text to the ids of old pieces. The function leaves out the
+    unknown piece, so the list of ids may be empty.
   """
   if size is not None and any(i >= size for i in vocabulary.added_ids):
     vocabulary = _without_tokens_from(vocabulary, size)
 
   def cut(piece: str) -> list[int]:
-    # `encode_words` puts a space before a word, as in running text. Strip the
-    # piece, because some pieces begin with that space.
+    # `encode_words` puts a space before a word, as in running text. Some pieces
+    # begin with a space already, so remove it first.
     encoded, _ = vocabulary.encode_words([piece.strip()])
     return [i for i in encoded.tolist() if i != vocabulary.special.unk]
 

@@ -1,10 +1,10 @@
-"""Builds byte-pair encodings: byte-level (GPT-2, RoBERTa) and GPT-1's.
+"""Builds two kinds of byte-pair encoding: byte-level BPE and GPT-1's BPE.
 
-Byte-level BPE loses nothing: its smallest pieces are the 256 bytes, so decoding
-gives back exactly what was encoded (Radford et al. 2019, section 2.2;
+The smallest pieces of byte-level BPE (GPT-2, RoBERTa) are the 256 bytes, so
+decoding gives back exactly what was encoded (Radford et al. 2019, section 2.2;
 openai/gpt-2 encoder.py). GPT-1's BPE marks the end of each word
-(openai/finetune-transformer-lm text_utils.py). Its text is cleaned like BERT's,
-as transformers does if spaCy is not installed.
+(openai/finetune-transformer-lm text_utils.py). Text for GPT-1 is cleaned like
+text for BERT; transformers does so if spaCy is not installed.
 """
 
 import json
@@ -27,9 +27,9 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import WORD_PATTERN as BERT_WORD_PATTERN
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, copy_that_reads
 
-# The special tokens of the published vocabularies, by their roles, which are
-# the fields of `SpecialIds`. GPT-2 and GPT-1 do not have all of them. RoBERTa's
-# special tokens come from fairseq data/dictionary.py and gpt2_bpe.
+# Role -> special token, in the published vocabularies. The roles are the fields
+# of `SpecialIds`. GPT-2 and GPT-1 do not have all roles. RoBERTa's special
+# tokens come from fairseq data/dictionary.py and gpt2_bpe.
 ROBERTA_TOKENS = dict(
   cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>"
 )
@@ -41,16 +41,18 @@ END_OF_WORD = "</w>"
 # Patterns for `Vocabulary.chunk_pattern`. A space between two words belongs to
 # the second word. _ASCII_PATTERN cuts ASCII as encoder.py of GPT-2 does. But it
 # does not cut before a character that is not ASCII, because this character
-# could belong to the same word.
+# could belong to the word before it.
 _ASCII_PATTERN = re.compile(
   r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
   r"| ?[^ ]+"
 )
 SPACE_WORD_PATTERN = re.compile(" ?[^ ]+")
-# A text with several spaces in a row, or a space at its end, is not cut. Only
-# the last of several spaces belongs to the next word.
+# Matches in a text with several spaces in a row, or with a space at its end.
+# This text is not cut, because only the last of several spaces belongs to the
+# next word.
 _UNCUT_PATTERN = re.compile(r"\s(?:\s|\Z)")
-# The printable character that stands for a space.
+# The letter that stands for a space: byte-level BPE spells each byte as one
+# printable letter.
 SPACE_LETTER = "Ġ"
 
 
@@ -69,7 +71,7 @@ def build_bytelevel(
     merges: pairs of pieces in the order in which they were learnt.
     source: the file of the vocabulary, for messages.
     add_prefix_space: True if the first word of a text gets a space before it,
-      like a word in the middle.
+      like every later word.
 
   Raises:
     UserError: a byte, a special token or an id is missing, or a merge has a
@@ -97,7 +99,7 @@ def build_bytelevel(
   tokens = [t for t in dict.fromkeys(token_by_role.values()) if t in vocab]
   special_tokenizer = copy_that_reads(tokenizer, tokens)
   if token_by_role is ROBERTA_TOKENS:
-    # As in the published tokenizer, a mask includes the space before it.
+    # As in the published tokenizer, `<mask>` includes the space before it.
     mask = AddedToken(token_by_role["mask"], lstrip=True, normalized=False)
     special_tokenizer.add_special_tokens([mask])
   at_word_boundary = [p.startswith(SPACE_LETTER) or p in tokens for p in pieces]
@@ -141,7 +143,7 @@ def chunk_fields(add_prefix_space: bool) -> dict[str, Any]:
 
 
 def _to_byte_letters(word: str) -> str:
-  """Spells printable ASCII in the letters that stand for its bytes."""
+  """Spells printable ASCII in the letters that stand for bytes."""
   return word.replace(" ", SPACE_LETTER)
 
 
@@ -150,7 +152,7 @@ def build_gpt1(
   merges: Sequence[tuple[str, str]],
   source: str = "vocabulary",
 ) -> Vocabulary:
-  """Builds GPT-1's tokenizer: BERT's words in lower case, which end in `</w>`.
+  """Builds GPT-1's tokenizer: words are those of BERT, and end in `</w>`.
 
   Args:
     vocab: piece -> id.
@@ -202,9 +204,9 @@ def _gpt1_tokenizer(
 def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   """Returns the pieces in the order of their ids.
 
-  fairseq's fillers may be missing from `vocab`, and are put back: up to seven
-  pieces before RoBERTa's `<mask>` make the vocabulary's size a multiple of
-  eight.
+  fairseq puts up to seven fillers before RoBERTa's `<mask>`, which make the
+  vocabulary's size a multiple of eight. If `vocab` has no pieces for the ids of
+  the fillers, the returned list has them.
 
   Args:
     vocab: piece -> id.
@@ -302,7 +304,11 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
 
 
 def check_ids(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
-  """Returns `vocab`, a mapping from pieces to ids, as a dict.
+  """Returns `vocab` as a dict.
+
+  Args:
+    vocab: piece -> id.
+    source: the file of the vocabulary, for messages.
 
   Raises:
     UserError: an id is not an integer.

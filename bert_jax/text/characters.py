@@ -1,6 +1,6 @@
-"""Defines ELMo's input: words as the bytes of their characters.
+"""Defines ELMo's input: each word as its UTF-8 bytes, here called characters.
 
-The source is allenai/bilm-tf bilm/data.py, UnicodeCharsVocabulary:
+The ids are those of allenai/bilm-tf bilm/data.py, UnicodeCharsVocabulary:
 
   symbol                                  id
   the 256 bytes                           0 to 255
@@ -8,7 +8,7 @@ The source is allenai/bilm-tf bilm/data.py, UnicodeCharsVocabulary:
   begin and end of a word                 258, 259
   padding within a word                   260
 
-In arrays 1 is added to every id, so that 0 means no character.
+In arrays, 1 is added to every id of the table, so that 0 means no character.
 """
 
 import dataclasses
@@ -21,11 +21,12 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import EncodedText
 
 MAX_CHARS = 50
-# A word has at most this many bytes, besides the symbols of its begin and end.
+# A word has at most this many bytes. Two places are for its begin and its end.
 MAX_BYTES = MAX_CHARS - 2
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
 NUM_CHARS = 262
-# The spelling of a sentence's symbols in a text and in the published word list.
+# The symbols for the begin and the end of a sentence, by their spelling in a
+# text and in the published word list.
 SENTENCE_SYMBOLS = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
 # Matches what `str.split` calls a word.
 _WORD = re.compile(r"\S+")
@@ -82,11 +83,13 @@ class Characters:
   ) -> list[EncodedText]:
     """Returns ids and offsets into the raw texts.
 
-    The symbols of a sentence's begin and end have empty offsets.
+    The tokens that `adds_sentence_ends` adds have empty offsets: begin and end
+    are equal.
 
     Args:
       texts: raw texts.
-      special: True if `<S>` and `</S>` between white space are read as symbols.
+      special: True if the words `<S>` and `</S>` of a text are read as the
+        begin and the end of a sentence; False if they are read as words.
     """
     encoded = []
     symbols: dict[str, int] = SENTENCE_SYMBOLS if special else {}
@@ -105,9 +108,9 @@ class Characters:
   def decode(self, ids: Iterable[Sequence[int]]) -> str:
     """Returns the words of ids [T, 50] with spaces between them.
 
-    A word of up to 48 bytes comes back whole. Of a longer word, the characters
-    whose bytes are all among the first 48 come back. Symbols of a
-    sentence and padding are also left out.
+    A word of up to 48 bytes comes back whole. A word with more bytes comes back
+    without the letters whose bytes are not all among the first 48. The symbols
+    of a sentence and padding are left out.
     """
     byte_ids = np.asarray(list(ids), np.int64).reshape(-1, MAX_CHARS) - 1
     words = [
@@ -151,8 +154,8 @@ def _with_symbols(words: Sequence[str | int]) -> list[str | int]:
 
 
 def _char_ids(words: Sequence[str | int]) -> np.ndarray:
-  """Returns int32 ids [T, 50]: 50 for each word or symbol."""
-  symbols_with_index = [
+  """Returns int32 ids [T, 50]; `words` may hold values of SENTENCE_SYMBOLS."""
+  indexed_symbols = [
     (i, word) for i, word in enumerate(words) if isinstance(word, int)
   ]
   encoded_words = [
@@ -163,13 +166,13 @@ def _char_ids(words: Sequence[str | int]) -> np.ndarray:
   lengths = np.fromiter(map(len, encoded_words), np.int64, len(encoded_words))
   column = np.arange(MAX_CHARS)
   is_byte = (column >= 1) & (column <= lengths[:, None])
-  rows = np.full(is_byte.shape, PAD, np.int32)
-  rows[:, 0] = BEGIN_WORD
-  rows[is_byte] = np.frombuffer(b"".join(encoded_words), np.uint8)
-  rows[np.arange(len(encoded_words)), lengths + 1] = END_WORD
-  for index, symbol in symbols_with_index:
-    rows[index, 1] = symbol
-  return rows + 1
+  ids = np.full(is_byte.shape, PAD, np.int32)
+  ids[:, 0] = BEGIN_WORD
+  ids[is_byte] = np.frombuffer(b"".join(encoded_words), np.uint8)
+  ids[np.arange(len(encoded_words)), lengths + 1] = END_WORD
+  for index, symbol in indexed_symbols:
+    ids[index, 1] = symbol
+  return ids + 1
 
 
 def make_batch(

@@ -1,10 +1,10 @@
 """Cleans text before a vocabulary is trained and before tokenization.
 
 Both steps must clean text in the same way. So the cleaning is a setting that
-is stored with the vocabulary. A SentencePiece `.model` stores it as its
-normalization rules, and `tokenizer.json` as its normalizer. If the vocabulary
-is in neither of these files, a `tokenizer_config.json` beside it has the
-setting.
+is stored with the vocabulary. A SentencePiece `.model` stores this setting as
+its normalization rules, and `tokenizer.json` as its normalizer. A vocabulary in
+a file of a different format has the setting in `tokenizer_config.json` beside
+the file.
 """
 
 import functools
@@ -31,11 +31,11 @@ class Cleaning(NamedTuple):
   def with_defaults(self, lower_case: bool = True) -> "Cleaning":
     """Returns a copy in which no field is None.
 
-    If `keep_accents` is None, accents are stripped exactly if text is changed
-    to lower case.
+    If `keep_accents` is None, accents are stripped if text is changed to lower
+    case, and otherwise kept.
 
     Args:
-      lower_case: the value of the field `lower_case` if it is None.
+      lower_case: the value of the field `lower_case` if that field is None.
     """
     lower = lower_case if self.lower_case is None else self.lower_case
     keep = not lower if self.keep_accents is None else self.keep_accents
@@ -112,15 +112,15 @@ _ACCENT_BLOCKS = (
 
 
 class MarkCounter:
-  """Counts marks that are stripped as accents although their letters need them.
+  """Counts marks that cleaning strips as accents, but that letters need.
 
   Examples are the vowel signs and tones of Indian, Thai, Khmer and Burmese
   letters, and the sign that turns か into が. Marks of Hebrew and Arabic are
   not counted, because writers may omit them.
 
   Attributes:
-    num_changed: the number of characters that are counted marks or letters that
-      lose one.
+    num_changed: the number of characters that are such marks, or letters that
+      lose such a mark.
     num_characters: the number of all characters in the texts.
     example: the first character that `num_changed` counts.
   """
@@ -196,14 +196,14 @@ def normalization_rules(cleaning: Cleaning) -> dict[str, str]:
     cleaning: how capitals and accents are treated.
 
   Returns:
-    Text -> the replacement, which differs from it; sorted by text.
+    Text -> its replacement, for every text that is changed; sorted by text.
   """
   import sentencepiece
 
   base = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
   changes = _sequences_to_compose() | dict(base.decompile())
   # NFKC changes U+FF5E, but SentencePiece's table does not. U+0085 ends a line,
-  # and no piece holds a line end. ALBERT reads `` and '' as quotes.
+  # and no piece may hold a line end. ALBERT changes `` and '' to a quote.
   changes |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
   # SentencePiece would turn the zero-width non-joiner into a space. This would
   # split Persian words.
@@ -256,8 +256,8 @@ def _sequences_to_compose() -> dict[str, str]:
   * a letter with two marks, if NFC changes it;
   * a letter with one mark, since SentencePiece's tables lack newer characters;
   * a capital letter with a mark that composes with its small letter;
-  * two or three marks of a block that are not in NFC's order: vowelled Arabic
-    and Hebrew are often typed in another order.
+  * two or three marks of a block that are not in NFC's order: the marks of
+    Arabic and Hebrew are often typed in a different order.
   """
   sequences: dict[str, str] = {}
   for letter, composed_by_mark in _find_compositions().items():
@@ -302,8 +302,8 @@ def misordered_marks_pattern() -> str:
   NFC also sorts marks by their combining classes, and composes a letter with a
   mark that follows another mark. The pattern matches the empty text between two
   marks that NFC would swap, or of which it would compose the second with the
-  letter. If a caller inserts a character there that is no mark, NFC does
-  neither.
+  letter. If a caller inserts a character that is no mark at such a position,
+  NFC neither swaps nor composes these marks.
   """
   marks_by_class: dict[int, list[str]] = {}
   for character in _assigned_characters():
@@ -312,7 +312,7 @@ def misordered_marks_pattern() -> str:
   marks: list[str] = []
   patterns = []
   for combining_class in sorted(marks_by_class):
-    if marks:  # They have lower classes, so NFC puts them first.
+    if marks:  # All of them have lower classes, so NFC puts them first.
       higher_marks = _character_class(marks_by_class[combining_class])
       patterns.append(f"(?<={higher_marks})(?={_character_class(marks)})")
     marks += marks_by_class[combining_class]

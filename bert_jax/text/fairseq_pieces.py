@@ -1,8 +1,8 @@
 """Opens the SentencePiece models of XLM-R and CamemBERT, with fairseq's ids.
 
 fairseq puts special pieces before the pieces of the SentencePiece file, and
-<mask> after them. So a piece's id differs from its id in the SentencePiece file
-(transformers convert_slow_tokenizer.py, XLMRobertaConverter and
+<mask> after these pieces. So the ids differ from the ids in the SentencePiece
+file (transformers convert_slow_tokenizer.py, XLMRobertaConverter and
 CamembertConverter).
 """
 
@@ -22,9 +22,9 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # The name of the SentencePiece file in folders of XLM-R and CamemBERT.
 MODEL_FILE = "sentencepiece.bpe.model"
-# The first letters of the tokenizer class in tokenizer_config.json -> the first
-# pieces with their scores, and the number of pieces at the beginning of the
-# SentencePiece file that they replace.
+# How the name of the tokenizer class in tokenizer_config.json begins -> (the
+# first pieces and their scores, the number of pieces that they replace at the
+# beginning of the SentencePiece file).
 _FIRST_PIECES = {
   "XLMRoberta": (
     [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],

@@ -54,7 +54,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
 
 
 def missing_rows_message(tokenizer: Tokenizer, num_rows: int, path: str) -> str:
-  """Returns a message that lists the pieces for which a model has no row.
+  """Returns a message that lists the pieces without a row in the word table.
 
   Args:
     tokenizer: the model's tokenizer.
@@ -86,8 +86,8 @@ def read_missing_rows_message(
 ) -> str:
   """Returns the `missing_rows_message` for the files of a tokenizer.
 
-  If the files are damaged, it returns a message about the damage. If they have
-  no vocabulary, it returns "".
+  If a file is damaged, the function returns a message about the damage. If
+  there is no vocabulary among the files, the function returns "".
 
   Args:
     files: file name -> content.

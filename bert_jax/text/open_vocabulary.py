@@ -36,15 +36,15 @@ from bert_jax.text import (
 from bert_jax.text.tokenizer_json import from_json
 from bert_jax.text.vocabulary import Vocabulary
 
-# The file with a tokenizer's settings. If transformers has a setting too, its
-# key is the key of transformers.
+# The file with a tokenizer's settings. A setting that transformers also has is
+# stored under the key that transformers uses.
 SETTINGS_FILE = added_tokens.SETTINGS_JSON
 # transformers' file for a tokenizer of any kind.
 TOKENIZER_JSON = added_tokens.TOKENIZER_JSON
 # Files of a prepared folder: all pieces, and `Vocabulary.other_words`.
 PIECES_FILE, OTHER_WORDS_FILE = "pieces.json", "others.txt"
-# The files of a tokenizer that `to_files` may write. If transformers writes a
-# file too, its name is the name that transformers gives it.
+# The files of a tokenizer that `to_files` may write. A file that transformers
+# also writes has the name that transformers uses.
 TOKENIZER_FILES = (
   "vocab.txt",
   PIECES_FILE,
@@ -63,8 +63,8 @@ _TRANSFORMERS_CLASSES = {
   "wordpiece": "BertTokenizer",
   "gpt1": "OpenAIGPTTokenizer",
 }
-# The class of transformers that uses tokenizer.json as it is. AlbertTokenizer,
-# RobertaTokenizer and GPT2Tokenizer replace some of the file's rules.
+# The class of transformers that follows all rules of tokenizer.json.
+# AlbertTokenizer, RobertaTokenizer and GPT2Tokenizer replace some of the rules.
 _JSON_CLASS = "PreTrainedTokenizerFast"
 # Option of `load` -> its type.
 _OPTION_TYPES = {
@@ -84,7 +84,7 @@ _CLEANING_OPTIONS = ("lower_case", "keep_accents", "strip_accents")
 _PIECE_ID_FILES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES_FILES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODEL_FILES = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL_FILE)
-# The names of vocabularies' files, in the order in which they are looked for.
+# The names of vocabulary files. If a folder has several, the first is used.
 _VOCABULARY_FILES = (
   TOKENIZER_JSON,
   "vocab.txt",
@@ -93,7 +93,7 @@ _VOCABULARY_FILES = (
 )
 _BRACKETS_PATTERN = re.compile(r"\[.*\]")
 _decompose = functools.partial(unicodedata.normalize, "NFD")
-# All files that are read from a folder.
+# The names of all files that are read from a folder.
 INPUT_FILES = tuple(
   dict.fromkeys(
     [*_VOCABULARY_FILES, *_MERGES_FILES, *added_tokens.DECLARING_FILES]
@@ -108,13 +108,13 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
   """Opens a tokenizer.
 
   Args:
-    path: a vocabulary of WordPiece or of words (one on each line), a
-      SentencePiece `.model`, `tokenizer.json`, or `vocab.json` with its merges
-      in the same folder. Or a folder with one of these vocabularies, such as
-      the folder of a Hugging Face model.
+    path: one of these files: a vocabulary of WordPiece or of words (one piece
+      on each line), a SentencePiece `.model`, a `tokenizer.json`, or a
+      `vocab.json` with its merges in the same folder. Or a folder with one of
+      these files, such as the folder of a Hugging Face model.
     **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
       vocabulary's training text was cleaned. They are needed only if the files
-      do not say how. These options override the settings in the files:
+      do not say how. The following options override the settings in the files:
       `rules` and `tokenize_chinese_chars` (WordPiece), `add_prefix_space`
       (byte-level BPE), `word_starts` (SentencePiece).
 
@@ -128,7 +128,7 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
   if not vocabulary_path.exists():
     raise UserError(
       f"there is no vocabulary {source};"
-      f" {by_caller('make one with `bert_jax vocab`', _NO_VOCABULARY)}."
+      f" {by_caller('make one with `bert_jax vocab`', _VOCABULARY_ADVICE)}."
     )
   if vocabulary_path.is_dir():
     contents_by_name = _read_existing(vocabulary_path, INPUT_FILES)
@@ -169,8 +169,8 @@ def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
     wordpiece.check_uncased(vocabulary, source)
 
 
-# The words for a caller of a Python function who has no vocabulary.
-_NO_VOCABULARY = "without vocabulary=, one is trained on the text"
+# Advice for a caller of a Python function who has no vocabulary.
+_VOCABULARY_ADVICE = "without vocabulary=, one is trained on the text"
 
 
 def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
@@ -224,7 +224,7 @@ def _is_changed_by_cleaning(
 
 
 def settings_name_for(path: PathLike) -> str:
-  """Returns the name of the file with the settings of a vocabulary's file.
+  """Returns the name of the file with the settings of a vocabulary file.
 
   The settings of a file in `_VOCABULARY_FILES`, such as `vocab.txt`, are in
   `vocab.tokenizer_config.json` if that file exists, or else in
@@ -266,8 +266,8 @@ def _build_from_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
   """Builds the tokenizer of a folder's files, without the declared tokens."""
-  # tokenizer.json is exact, but it cannot follow most options. If an option is
-  # given that it cannot follow, tokenizer.json is the last choice.
+  # A tokenizer.json stores all rules exactly, but it cannot follow options that
+  # change a rule. With such an option, prefer any other file.
   needs_options = bool(options.keys() - {*_CLEANING_OPTIONS, "word_starts"})
   names_in_order = sorted(
     _VOCABULARY_FILES, key=lambda n: n == TOKENIZER_JSON and needs_options
@@ -357,7 +357,7 @@ def _build_with_options(
     if "strip_accents" in allowed:
       learnt_cleaning = learnt_cleaning.with_defaults()
     elif "lower_case" in allowed and asked_cleaning.lower_case is None:
-      # Take the default of transformers' AlbertTokenizer for accents.
+      # For accents, take the default of transformers' AlbertTokenizer.
       default_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
     # The rules in a `.model` override the file of settings.
@@ -525,7 +525,7 @@ def read_vocab(path: PathLike) -> list[str]:
   """Reads a vocabulary file with a piece on each line.
 
   Raises:
-    UserError: there is no such file, or `parse_pieces` raises it.
+    UserError: there is no such file, or see `parse_pieces`.
   """
   if not epath.Path(path).is_file():
     raise UserError(
@@ -536,7 +536,7 @@ def read_vocab(path: PathLike) -> list[str]:
 
 
 def read_pieces(folder: PathLike) -> list[str]:
-  """Reads the pieces of a prepared folder's vocabulary; it may be of any kind.
+  """Reads the pieces of the vocabulary of a prepared folder, of any kind.
 
   Raises:
     UserError: the file is missing or damaged.
@@ -562,16 +562,16 @@ def tokenizer_files(folder: PathLike) -> list[str]:
 
 
 def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
-  """Returns True if it is a WordPiece with all its pieces in vocab.txt."""
+  """Returns True for a WordPiece vocabulary with all pieces in vocab.txt."""
   if vocabulary.algorithm != "wordpiece" or vocabulary.added_tokens:
     return False
   return "vocab.txt" in vocabulary.files
 
 
 def _unusual_settings(vocabulary: Vocabulary) -> dict[str, Any]:
-  """Returns the settings of the transformers class that are not its defaults.
+  """Returns the settings that differ from the defaults of transformers' class.
 
-  BertTokenizer and RobertaTokenizer build their rules from the settings, even
+  BertTokenizer and RobertaTokenizer build their rules from these settings, even
   if there is a `tokenizer.json`.
   """
   settings: dict[str, Any] = {}
@@ -663,10 +663,10 @@ def check_digests(
   settings_name: str = SETTINGS_FILE,
   name: str | None = None,
 ) -> None:
-  """Checks that files are as `to_files` made them.
+  """Checks that files have the content that `to_files` returned.
 
-  A file may be missing. Files that another program wrote have no digests, and
-  are not checked.
+  A file may be missing. Files that a different program wrote have no digests,
+  and are not checked.
 
   Args:
     files: file name -> content.
@@ -676,11 +676,11 @@ def check_digests(
       have renamed it.
 
   Raises:
-    UserError: a file differs from the file that `to_files` made.
+    UserError: the content of a file has changed.
   """
   entries = file_contents.parse_file(files, folder, settings_name)
-  # Skip the check only if both keys are missing. If one is missing, the file
-  # may be damaged.
+  # Skip the check only if both keys are missing. If only one is missing, the
+  # file may be damaged.
   if DIGESTS_KEY not in entries and "checksum" not in entries:
     return
   changed_files = [settings_name]
@@ -725,7 +725,7 @@ def read_prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """Reads a tokenizer's files in a prepared folder.
 
   A folder that an earlier version of this package wrote may have no file of
-  settings. Then the return value gets one.
+  settings. Then the function makes the content of this file.
 
   Args:
     folder: the prepared folder.
@@ -769,9 +769,9 @@ def check_same_pieces(
   Args:
     pieces: the pieces of the first vocabulary.
     other_pieces: the pieces of the second vocabulary.
-    name: the owner of the first vocabulary, for the message.
-    other_name: the owner of the second vocabulary, for the message.
-    remedy: the end of the message.
+    name: names the first vocabulary in the message, for example by a path.
+    other_name: names the second vocabulary in the message.
+    remedy: the end of the message, which says what to do.
   """
   if list(pieces) != list(other_pieces):
     raise DifferentVocabularies(
@@ -792,9 +792,9 @@ def check_begins_with(
     pieces: the pieces of the first vocabulary.
     longer_pieces: the pieces of the second vocabulary, which may have more
       pieces at its end.
-    name: the owner of the first vocabulary, for the message.
-    longer_name: the owner of the second vocabulary, for the message.
-    remedy: the end of the message.
+    name: names the first vocabulary in the message, for example by a path.
+    longer_name: names the second vocabulary in the message.
+    remedy: the end of the message, which says what to do.
   """
   ending = f"; {remedy}." if remedy else "."
   for index, (piece, longer_piece) in enumerate(

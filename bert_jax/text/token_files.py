@@ -1,9 +1,9 @@
 """Reads a file of tokens to add to a vocabulary: `--add-tokens FILE`.
 
-Each line of the file is a token. It means the same as a string in transformers'
-`tokenizer.add_tokens([...])`: the token is found anywhere in the normalized
-text, also inside a word. A line may also be a JSON object with the flags of
-`added_tokens.FLAGS`, for example {"content": "art", "single_word": true}.
+Each line of the file is the text of a token, as in transformers'
+`tokenizer.add_tokens([...])`. The token is found anywhere in the normalized
+text, also inside a word. A line may also be a JSON object with the token's text
+and flags, for example {"content": "art", "single_word": true}.
 """
 
 import json
@@ -41,33 +41,33 @@ def add_from_file(
       token, or this kind of vocabulary cannot have the token. The message names
       the file and the line.
   """
-  existing_tokens: list[str] = []
-  repeated_tokens: list[str] = []
+  existing_names: list[str] = []
+  repeated_names: list[str] = []
   num_empty_lines = 0
-  tokens: dict[str, AddedToken] = {}
+  token_by_text: dict[str, AddedToken] = {}
   for location, token in _read_tokens(path):
     if token is None:
       num_empty_lines += 1
       continue
     matched_text = _matched_text(vocabulary, token, location)
-    if matched_text in tokens:
-      repeated_tokens.append(token.content)
+    if matched_text in token_by_text:
+      repeated_names.append(token.content)
     elif _is_one_piece(vocabulary, token):
-      existing_tokens.append(token.content)
+      existing_names.append(token.content)
     else:
       _check_is_word(vocabulary, token, location)
-      tokens[matched_text] = token
-  if not tokens and not existing_tokens:
+      token_by_text[matched_text] = token
+  if not token_by_text and not existing_names:
     raise UserError(f"{path} has no tokens; write one on each line.")
   extended = (
-    _add_after_last(vocabulary, [*tokens.values()], path)
-    if tokens
+    _add_after_last(vocabulary, [*token_by_text.values()], path)
+    if token_by_text
     else vocabulary
   )
   new_pieces = list(extended.pieces[vocabulary.vocab_size :])
-  new_set = set(new_pieces)
+  new_contents = set(new_pieces)
   pieces_now_uncut = [
-    t.content for t in tokens.values() if t.content not in new_set
+    t.content for t in token_by_text.values() if t.content not in new_contents
   ]
   names = f": {added_tokens.short_list(new_pieces)}" if new_pieces else ""
   phrases = [
@@ -77,11 +77,11 @@ def add_from_file(
   if pieces_now_uncut:
     names = added_tokens.short_list(pieces_now_uncut)
     phrases.append(f"already pieces, now found whole in any text: {names}")
-  if existing_tokens:
-    names = added_tokens.short_list(existing_tokens)
+  if existing_names:
+    names = added_tokens.short_list(existing_names)
     phrases.append(f"left out, since each is one piece already: {names}")
-  if repeated_tokens:
-    names = added_tokens.short_list(repeated_tokens)
+  if repeated_names:
+    names = added_tokens.short_list(repeated_names)
     phrases.append(f"left out, since each is on an earlier line: {names}")
   if num_empty_lines:
     phrases.append(f"empty lines: {num_empty_lines}")
@@ -89,7 +89,7 @@ def add_from_file(
 
 
 def _read_tokens(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
-  """Yields ("FILE:LINE", token) for each line; token is None if it is empty."""
+  """Yields ("FILE:LINE", token) of each line; the token of "" is None."""
   try:
     content = epath.Path(path).read_bytes()
   except OSError as e:
@@ -101,7 +101,7 @@ def _read_tokens(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
     location = f"{path}:{number}"
     if line:
       yield location, _parse_line(line, location)
-    elif number < len(lines):  # After the last line end is no line.
+    elif number < len(lines):  # The text after the last line end is no line.
       yield location, None
 
 
@@ -123,7 +123,7 @@ def _parse_line(line: str, location: str) -> AddedToken:
 
 
 def _parse_object(line: str) -> dict[str, Any] | None:
-  """Parses a JSON object with the key `content`; None for any other line."""
+  """Returns a JSON object with the key `content`; None if a line is not one."""
   if not line.startswith("{"):
     return None
   try:
@@ -155,7 +155,7 @@ def _matched_text(
 def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
   """Returns True if adding the token would change nothing.
 
-  This is true of a special token of the family, and of a token with default
+  This is so for a special token of the family, and for a token with default
   flags that the vocabulary reads as one piece.
   """
   if token.content in added_tokens.family_special_tokens(vocabulary):

@@ -22,9 +22,9 @@ from bert_jax.text.vocabulary import (
 )
 
 _BERT_TOKENS = dict(zip(SpecialIds._fields, SPECIAL_TOKENS, strict=True))
-# The special tokens of each family, by their roles, which are the fields of
-# `SpecialIds`. A file belongs to the first family whose tokens are all among
-# its pieces.
+# Role -> special token, for each family. The roles are the fields of
+# `SpecialIds`. A file belongs to the first family whose special tokens are all
+# among the pieces of the file.
 _FAMILY_TOKENS = (
   _BERT_TOKENS,
   unigram.ALBERT_TOKENS,
@@ -55,12 +55,12 @@ def from_json(
     keep_accents: the value in the folder's tokenizer_config.json. It does not
       change the normalizer of the file.
     word_starts: one of `unigram.WORD_STARTS`, only for a unigram model; None
-      means the first of them.
+      means "space".
 
   Raises:
     UserError: the file is damaged, its model is not WordPiece, BPE or
-      Unigram, it has the special tokens of no family, or `word_starts` is
-      wrong.
+      Unigram, it does not have the special tokens of any family, or
+      `word_starts` is wrong.
   """
   special_tokenizer = open_tokenizer(text, source)
   algorithm = _read_algorithm(special_tokenizer, source)
@@ -115,8 +115,7 @@ def from_json(
 def open_tokenizer(text: str, source: str) -> Tokenizer:
   """Opens the file with `tokenizers`; turns padding and truncation off.
 
-  A file may store the padding and truncation of the last batch; transformers
-  also ignores them.
+  A file may store padding and truncation; transformers also ignores both.
 
   Args:
     text: the content of the file.
@@ -162,7 +161,7 @@ def _read_algorithm(tokenizer: Tokenizer, source: str) -> str:
 
 
 def _read_rules(tokenizer: Tokenizer) -> dict[str, Any]:
-  """Returns the content of the file without its model, which may be large."""
+  """Returns the content of the file without the model, which may be large."""
   without_model = copy_without_added_tokens(tokenizer)
   without_model.model = models.WordLevel({}, unk_token="")
   return json.loads(without_model.to_str())
@@ -176,8 +175,8 @@ def _model_without_special(text: str, tokens: Iterable[str]) -> models.Model:
     tokens: the special tokens.
   """
   model_fields = parse_json(text)["model"]
-  # A piece with a space at its end is never matched, because no word has a
-  # space in it.
+  # Name the special tokens with a space at the end. No word of a text has a
+  # space in it, so these pieces are never matched.
   vocab = [(p + " " if p in tokens else p, s) for p, s in model_fields["vocab"]]
   byte_fallback = model_fields.get("byte_fallback", False)
   return models.Unigram(vocab, model_fields["unk_id"], byte_fallback)
@@ -186,8 +185,8 @@ def _model_without_special(text: str, tokens: Iterable[str]) -> models.Model:
 def _chunk_fields(rules: dict[str, Any]) -> dict[str, Any]:
   """Returns the fields of `Vocabulary` that say how text becomes chunks.
 
-  If this module does not know the rules of the file, it returns {}, and a text
-  is one chunk.
+  For rules that this module does not know, it returns {}; each text is then one
+  chunk.
   """
   normalizer, splitter = (
     rules[key] or {} for key in ("normalizer", "pre_tokenizer")
@@ -237,7 +236,7 @@ def _options(
   keep_accents: bool | None,
   word_starts: str,
 ) -> dict[str, Any]:
-  """Returns `Vocabulary.options`; leaves out an option that has its default."""
+  """Returns `Vocabulary.options`; leaves out `keep_accents` at its default."""
   lowers_case = _lowers_case(normalizer)
   options: dict[str, Any] = {"lower_case": lowers_case}
   keeps_accents = keep_accents is not False and not _strips_accents(normalizer)

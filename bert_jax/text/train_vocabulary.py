@@ -10,9 +10,10 @@ order. The pieces then depend only on the text, and not on the number of
 threads.
 
 The library SentencePiece learns unigram models, with ALBERT's settings
-(google-research/albert README, the `spm_train` command): pad 0, unk 1, then
-[CLS], [SEP], [MASK]; punctuation that is always a piece; 99.995% of the
-characters covered; at most 10 million lines, drawn at random.
+(google-research/albert README, the `spm_train` command): <pad> has id 0, <unk>
+has id 1, and [CLS], [SEP] and [MASK] follow. Some punctuation signs are always
+pieces. The pieces cover 99.995% of the characters. At most 10 million lines are
+read; they are drawn at random.
 """
 
 import io
@@ -43,16 +44,16 @@ MIN_FREQUENCY = 2
 # characters, as ALBERT's SentencePiece does.
 COVERAGE = 0.99995
 # WordPiece: this many of the most frequent characters become pieces, as in
-# Hugging Face's BertWordPieceTokenizer. Rarer characters are [UNK]. If a text
-# has many more characters, as in Chinese and Korean, further characters become
-# pieces until they cover the share `COVERAGE` of the text. All characters
-# together take at most 3/4 of the vocabulary.
+# Hugging Face's BertWordPieceTokenizer. The rest of the characters are [UNK].
+# If a text has many more characters, as in Chinese and Korean, further ones
+# become pieces, until the pieces cover the share `COVERAGE` of the text. All
+# characters together take at most 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
-# Byte-level BPE: fairseq's dictionary begins with the first pieces, and ends
-# with the last pieces.
+# Byte-level BPE: fairseq's dictionary begins with FIRST_PIECES, and ends with
+# LAST_PIECES.
 FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 LAST_PIECES = ("<mask>",)
-# Unigram: special pieces besides <pad> and <unk>, and characters that are
+# Unigram: the special pieces after <pad> and <unk>, and the characters that are
 # always pieces.
 CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
 REQUIRED_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")
@@ -60,7 +61,8 @@ MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
 MAX_LINE_CHARS = 1_000
-# With more than one thread, sums over sentences would be rounded differently.
+# With several threads, SentencePiece would round its sums in another way in
+# every run.
 NUM_THREADS = 1
 _BATCH_CHARS = 2**18
 
@@ -80,8 +82,8 @@ def train(
     texts: the texts, which are read once.
     size: the number of pieces, with special tokens. There are fewer pieces if
       the text is too small.
-    text_cleaning: how capitals and accents are treated. Byte-level BPE and
-      words ignore it and keep both.
+    text_cleaning: how capitals and accents are treated. "bytelevel" and "words"
+      ignore this setting, and keep capitals and accents.
     rules: one of `words.RULES`; only the algorithm "words" uses it.
 
   Returns:
@@ -123,9 +125,9 @@ def _cut_at_line_ends(text: str) -> Iterator[str]:
 def _repeat_words(
   words: Sequence[str], counts: Mapping[str, int]
 ) -> Iterator[str]:
-  """Yields text in which each word occurs as often as it was counted.
+  """Yields texts in which each word occurs as often as it was counted.
 
-  The library's trainers cannot take counts.
+  The trainers of `tokenizers` read texts, and cannot take counts.
   """
   batch: list[str] = []
   num_chars = 0
@@ -208,7 +210,7 @@ def _size_name() -> str:
 
 
 def _long_words_warning(counts: Mapping[str, int]) -> str | None:
-  """Returns a warning if over 1% of the characters are in too long words."""
+  """Returns a warning if over 1% of the text is in words that become [UNK]."""
   limit = MAX_WORD_CHARS["huggingface"]
   long_chars = total_chars = 0
   for word, count in counts.items():
@@ -284,15 +286,15 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
     UserError: `size` is too small for the bytes and the special tokens.
   """
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-  capacity = size - len(FIRST_PIECES) - len(LAST_PIECES)
-  if capacity < len(alphabet):
+  max_learnt_pieces = size - len(FIRST_PIECES) - len(LAST_PIECES)
+  if max_learnt_pieces < len(alphabet):
     raise UserError(
       f"{_size_name()}={size} is too small: the 256 bytes and"
       f" {len(FIRST_PIECES + LAST_PIECES)} special tokens must have pieces;"
       " RoBERTa has 50265."
     )
   trainer = trainers.BpeTrainer(
-    vocab_size=capacity,
+    vocab_size=max_learnt_pieces,
     min_frequency=MIN_FREQUENCY,
     special_tokens=alphabet,
     show_progress=False,
@@ -340,7 +342,7 @@ def train_unigram(
   errors: list[BaseException] = []
 
   def lines() -> Iterator[str]:
-    """Yields lines; keeps an error of `texts`, because the library hides it."""
+    """Yields lines; stores an error of `texts`, which the library hides."""
     nonlocal has_text
     try:
       for text in texts:
@@ -404,7 +406,7 @@ def _write_rules(folder: str, text_cleaning: Cleaning) -> str:
 
 
 def _cut_line(line: str) -> Iterator[str]:
-  """Cuts a line to at most `MAX_LINE_CHARS`, at spaces if possible."""
+  """Cuts a line into parts of at most `MAX_LINE_CHARS`, rather at spaces."""
   while len(line) > MAX_LINE_CHARS:
     end = line.rfind(" ", 1, MAX_LINE_CHARS)
     end = MAX_LINE_CHARS if end < 0 else end

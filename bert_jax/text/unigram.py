@@ -1,23 +1,25 @@
 """Builds SentencePiece unigram tokenizers (ALBERT) with `tokenizers`.
 
-The pieces, scores and normalization come from the model's file. The file of a
-model that `bert_jax vocab` trained has all rules of cleaning, so the library
-SentencePiece gives the same ids as this tokenizer. For a published model, the
-rules of transformers' AlbertTokenizer are added: quotes become `"`, letters are
-decomposed, accents are stripped, and text is changed to lower case. As in
-transformers, words are cut into pieces one at a time, and a comma after a digit
-is not split off. google-research/albert tokenization.py differs in both points.
+The pieces, scores and rules of normalization come from the model's file. The
+file of a model that `bert_jax vocab` trained has all rules of cleaning, so the
+library SentencePiece gives the same ids as this tokenizer. For a published
+model, this module adds the rules of transformers' AlbertTokenizer: quotes
+become `"`, letters are decomposed, accents are stripped, and text is changed to
+lower case. As in transformers, each word is cut into pieces alone, and a comma
+after a digit is not split off. google-research/albert tokenization.py differs
+in both points.
 
 Two rules follow SentencePiece and the original program, not transformers:
 * If a model's rules compose letters and marks (or the parts of Korean
-  syllables), they are always composed. The library sometimes does not compose
-  them, because it looks at one character or a short cluster at a time.
+  syllables), these are always composed. The library `tokenizers` alone
+  sometimes does not compose them, because it looks at one character or a short
+  cluster of characters at a time.
 * User-defined pieces are ordinary pieces. transformers 5.24 makes them added
   tokens and begins a word after each of them (`il-6`: docs/tokenizers.md).
 
-The file is a protocol buffer. The numbers of its fields and their defaults are
-from github.com/google/sentencepiece src/sentencepiece_model.proto. It is read
-here without the library SentencePiece; docs/design.md says why.
+The file is a protocol buffer. The numbers and the defaults of its fields are
+from github.com/google/sentencepiece src/sentencepiece_model.proto. This module
+reads the file without the library SentencePiece; docs/design.md says why.
 """
 
 import string
@@ -58,8 +60,8 @@ SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
 _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
 # The names of the rules that say which pieces begin a word; see `begins_word`.
-# By the rule "space", a piece with a space before it does. "albert" is the
-# published rule, which is for English.
+# By the rule "space", these are the pieces that begin with a space. "albert" is
+# the published rule, which is for English.
 WORD_STARTS = ("space", "albert")
 # The numbers of ModelProto's fields pieces, trainer_spec and normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -94,12 +96,12 @@ class ModelFile(NamedTuple):
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   """Returns True if a piece begins a word.
 
-  By both rules, a piece with a space before it and a special token begin a
-  word. By the rule "albert", these pieces also do: a piece of one sign (one of
-  `SIGNS`), a piece that begins with <, and a piece with a character that is
-  neither an English letter nor a sign, such as a digit, an apostrophe or a
-  letter of a different script (google-research/albert
-  create_pretraining_data.py, _is_start_piece_sp).
+  By both rules, special tokens and pieces that begin with a space begin a word.
+  By the rule "albert", these pieces also begin a word: a piece of one sign (one
+  of `SIGNS`), a piece that begins with <, and a piece with a character that is
+  neither an English letter nor in `SIGNS`, such as a digit, an apostrophe or a
+  Greek letter (google-research/albert create_pretraining_data.py,
+  _is_start_piece_sp).
 
   Args:
     piece: the piece as it is in the vocabulary.
@@ -133,7 +135,7 @@ def make_normalizer(
   ]
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
   # The library may apply the rule of a cluster's first character to the whole
-  # cluster. So the steps before the rules do as much as possible.
+  # cluster. So the steps before `rules` clean as much as possible.
   if model.rules_name in PACKAGE_RULES:
     keeps_accents = cleaning.keep_accents
     steps.append(normalizers.NFKC() if keeps_accents else normalizers.NFKD())
@@ -171,9 +173,9 @@ def choose_cleaning(
   Args:
     name: the name of the normalizer in the model's file.
     lower_case: the caller's setting; None means the setting of the model, or
-      else True.
+      True if the model has none.
     keep_accents: the caller's setting; None means the setting of the model, or
-      else the opposite of `lower_case`.
+      the opposite of `lower_case` if the model has none.
     source: the model's name, for messages.
 
   Raises:
@@ -199,7 +201,7 @@ def cleaning_in_rules(model: bytes, source: str) -> Cleaning:
     source: the name of the file, for messages.
 
   Returns:
-    The cleaning. A field is None if the file leaves it to the user.
+    The cleaning. A field is None if the rules leave it open.
 
   Raises:
     UserError: the file is damaged, or holds no unigram model.
@@ -222,9 +224,9 @@ def build(
     model: the content of a `.model` file.
     source: the name of the file, for messages.
     lower_case: True if text is changed to lower case. None means the setting of
-      the file, or else True, as published.
+      the file, or True, as published, if the file has no setting.
     keep_accents: True if accents stay. None means the setting of the file, or
-      else the opposite of `lower_case`.
+      the opposite of `lower_case` if the file has no setting.
     word_starts: one of `WORD_STARTS`.
 
   Raises:
@@ -236,8 +238,8 @@ def build(
   pieces, scores = parsed.pieces, parsed.scores
   id_by_piece = {piece: i for i, piece in enumerate(pieces)}
   special = bpe.special_ids(id_by_piece, ALBERT_TOKENS, source)
-  # A special piece with a space at its end is never matched, because no word
-  # has a space in it.
+  # Name the special pieces with a space at the end. No word of a text has a
+  # space in it, so a literal `[SEP]` is never read as the special piece.
   unmatched_pieces = [
     p + " " if p in ALBERT_TOKENS.values() else p for p in pieces
   ]
@@ -270,7 +272,7 @@ def build(
   special_tokenizer = copy_that_reads(
     build_tokenizer(pieces), ALBERT_TOKENS.values()
   )
-  # transformers' file also adds the special tokens around a text.
+  # The tokenizer of `tokenizer.json` also adds special tokens around a text.
   tokenizer_with_ends = copy_that_reads(
     special_tokenizer, ALBERT_TOKENS.values()
   )
@@ -338,7 +340,7 @@ def parse_model(content: bytes, source: str) -> ModelFile:
 
 
 def check_charsmap(charsmap: bytes, source: str) -> None:
-  """Checks compiled rules, because the library panics if they are damaged.
+  """Checks compiled rules, because damaged rules crash the library.
 
   Args:
     charsmap: the size of a trie (4 bytes), the trie, and text in UTF-8.

@@ -1,9 +1,10 @@
 """Defines the tokenizer, which maps text to ids and offsets, and ids to text.
 
-It uses the `tokenizers` library. One class serves every kind of tokenizer. The
-modules that build it are `wordpiece`, `bpe` (byte-level and GPT-1's), `unigram`
-(SentencePiece models) and `words`. The ids are the ids of Hugging Face's
-fast tokenizers, unless a docstring says otherwise.
+One class serves every kind of tokenizer; it uses the `tokenizers` library,
+called "the library" here. The modules that build a `Vocabulary` are
+`wordpiece`, `bpe` (byte-level and GPT-1's), `unigram` and `fairseq_pieces`
+(SentencePiece models), `words` and `tokenizer_json`. The ids are the ids of
+Hugging Face's fast tokenizers, unless a docstring says otherwise.
 
 A chunk is a substring whose ids do not depend on the text around it. Texts are
 cut into chunks, and the ids of frequent chunks are cached.
@@ -25,8 +26,8 @@ from bert_jax.messages import UserError
 
 # The tokens are in the order of the ids that `bert_jax vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The largest number of chunks in the cache. In English text, about 10,000
-# chunks make up 95% of the words.
+# The largest number of chunks in the cache. About 10,000 different chunks make
+# up 95% of the words of English text.
 _MAX_CACHED_CHUNKS = 2**18
 # The largest number of characters in a chunk that is cached.
 _MAX_CACHED_CHARS = 64
@@ -34,20 +35,20 @@ _MAX_CACHED_CHARS = 64
 # `Vocabulary.chunk_pattern`. With WHOLE_TEXT_PATTERN, the whole text is one
 # chunk.
 WHOLE_TEXT_PATTERN = re.compile("(?s:.+)")
-# WORD_PATTERN is for tokenizers that always cut words at white space and
-# punctuation, and nowhere else.
+# WORD_PATTERN is for tokenizers that always cut a text into words at white
+# space and punctuation, and at no other place.
 WORD_PATTERN = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
-# SPACED_PATTERN is for tokenizers that cut words only at white space. Cleaning
-# may join a space and the mark after it into one character, so this pattern
-# does not separate them.
+# SPACED_PATTERN is for tokenizers that cut a text into words only at white
+# space. Cleaning may join a space and the mark after the space into one
+# character, so this pattern does not separate the two.
 SPACED_PATTERN = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
-# Characters that belong to the character before them, as marks do. They are
-# vowels and finals of decomposed Korean syllables, joiners, and sound marks of
-# half-width kana.
+# Characters that are no marks, but belong to the character before them like
+# marks: vowels and finals of decomposed Korean syllables, joiners, and sound
+# marks of half-width kana.
 _ATTACHED_CHARS = re.compile(
   "[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]"
 )
-# A rule of cleaning joins a character with at most this many other characters.
+# A rule of cleaning joins a character with at most this many neighbours.
 _MAX_RULE_CHARS = 16
 
 
@@ -65,8 +66,9 @@ class EncodedText(NamedTuple):
   """Holds the ids of a text, and the characters from which they come.
 
   Attributes:
-    ids: a list [T]; `characters.Characters` gives an int32 array [T, 50].
-    offsets: [T] pairs (begin, end) of character positions in the raw text.
+    ids: a list [T]; from `characters.Characters`, an int32 array [T, 50].
+    offsets: [T] pairs (begin, end) of character positions in the raw text; the
+      character at `end` does not belong to the piece.
   """
 
   ids: Any
@@ -77,7 +79,7 @@ class EncodedText(NamedTuple):
 class AddedTokenFinder:
   """Finds texts that may hold an added token.
 
-  It serves as the `uncut_pattern` of a vocabulary with added tokens.
+  A finder is the `uncut_pattern` of a vocabulary with added tokens.
 
   Attributes:
     raw_pattern: matches the tokens that are looked for in the raw text; None if
@@ -206,7 +208,7 @@ class Vocabulary:
     ]
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of `encode_batch` in one array, in half the time.
+    """Returns the ids of `encode_batch` in one array, which is twice as fast.
 
     Args:
       texts: N texts.
@@ -260,7 +262,8 @@ class Vocabulary:
       finder.finds_token if isinstance(finder, AddedTokenFinder) else None
     )
     for chunk in chunks:
-      # Simple chunks need only the model, which is six times faster.
+      # Simple chunks need only the model, which is six times as fast as the
+      # whole tokenizer.
       if (
         normalize_ascii is not None
         and is_simple_chunk(chunk)
@@ -303,7 +306,7 @@ class Vocabulary:
 
   @functools.cached_property
   def _with_space_before(self) -> "Vocabulary":
-    """A copy of this byte-level BPE that puts a space before every text."""
+    """This byte-level BPE, changed to put a space before every text."""
     plain_text_tokenizer = copy_added_tokens(
       self.plain_text_tokenizer,
       copy_without_added_tokens(self.plain_text_tokenizer),
@@ -352,12 +355,12 @@ class Vocabulary:
       self.special_tokenizer if special else self.plain_text_tokenizer
     ).encode_batch([text for text, _ in cleaned], add_special_tokens=False)
     encoded = []
-    for text, encoding, (_, origin) in zip(
+    for text, encoding, (_, origins) in zip(
       texts, encodings, cleaned, strict=True
     ):
       offsets = encoding.offsets
-      if origin is not None:
-        offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
+      if origins is not None:
+        offsets = [(origins[b], origins[e - 1] + 1) for b, e in offsets]
       offsets = extend_offsets(text, offsets, self._joining_cleaner)
       encoded.append(EncodedText(encoding.ids, offsets))
     return encoded
@@ -389,17 +392,17 @@ class Vocabulary:
       return self.clean(text)
     tokens = "|".join(map(re.escape, self._special_contents))
     cleaned: list[str] = []
-    origin: list[int] = []
+    origins: list[int] = []
     begin = 0
     for part in re.split(f"({tokens})", text):
       if part in self._special_contents:
-        clean_part, indices = part, list(range(len(part)))
+        cleaned_part, indices = part, list(range(len(part)))
       else:
-        clean_part, indices = self.clean(part)
-      cleaned.append(f"{clean_part} ")
-      origin += [*(i + begin if i >= 0 else -1 for i in indices), -1]
+        cleaned_part, indices = self.clean(part)
+      cleaned.append(f"{cleaned_part} ")
+      origins += [*(i + begin if i >= 0 else -1 for i in indices), -1]
       begin += len(part)
-    return "".join(cleaned), origin
+    return "".join(cleaned), origins
 
   @functools.cached_property
   def _special_contents(self) -> list[str]:
@@ -427,7 +430,7 @@ class Vocabulary:
 
   @functools.cached_property
   def is_added_token(self) -> np.ndarray:
-    """[V + len(other_words)] bool, True for added tokens; each is a word."""
+    """[V + len(other_words)] bool, True for the ids of added tokens."""
     is_added_id = np.zeros(self.num_ids, bool)
     is_added_id[self.added_ids] = True
     return is_added_id
@@ -448,7 +451,7 @@ class Vocabulary:
     return [token_id for token, token_id in pairs if token.special]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of ids; byte-level BPE gives the exact encoded text."""
+    """Returns the text of ids; of byte-level BPE, the exact encoded text."""
     decode = self.plain_text_tokenizer.decoder.decode
     if not self.added_tokens:
       return decode([self.pieces[i] for i in ids])
@@ -517,9 +520,10 @@ def joining_cleaner(tokenizer: Tokenizer) -> Callable[[str], str] | None:
   """Returns the cleaning of a tokenizer if it may join several characters.
 
   Returns:
-    A function from a text to the cleaned text. It is None if the cleaning looks
-    only at single characters and marks. It is also None if the cleaning adds
-    something to every text, because then substrings do not show its rules.
+    A function from a text to the cleaned text. The result is None if the
+    cleaning looks only at single characters and marks. It is also None if the
+    cleaning adds something to every text: then the cleaned text of a substring
+    does not show what the cleaning joins.
   """
   rules = tokenizer.normalizer
   if rules is None or isinstance(rules, normalizers.BertNormalizer):
@@ -535,9 +539,9 @@ def extend_offsets(
 ) -> list[tuple[int, int]]:
   """Extends each piece by the raw characters that also belong to it.
 
-  These are the marks after the piece, and the characters that cleaning joins
-  with the first or last character of the piece. The library gives a joined
-  character the position of only one of the raw characters.
+  A piece gets the marks after it, and the characters that cleaning joins with
+  its first or last character. The library gives a joined character the position
+  of only one of the raw characters.
 
   Args:
     text: the raw text.
@@ -567,8 +571,8 @@ def _extend_begins(
 ) -> list[tuple[int, int]]:
   """Extends pieces by the characters before them that cleaning joins."""
   extended = []
-  # All pieces that begin at the character `last_begin` get the same extended
-  # begin. It is never before `stop`, where the earlier pieces end.
+  # All pieces that begin at the character `last_begin` get `extended_begin`,
+  # which is never before `stop`, where the earlier pieces end.
   last_begin, extended_begin = -1, 0
   stop = last_end = 0
   for begin, end in offsets:
@@ -651,7 +655,7 @@ def _is_attached(character: str) -> bool:
 
 
 def is_simple_chunk(chunk: str) -> bool:
-  """Returns True for printable ASCII with no space but its first character."""
+  """Returns True for printable ASCII with no space after character 0."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 

@@ -5,13 +5,14 @@ vocabularies are used today:
 * Control, format and private characters are dropped. Unassigned characters are
   letters.
 * If text is changed to lower case, accents are stripped, unless an option keeps
-  them.
+  the accents.
 * Each Chinese character and each punctuation sign is a word by itself.
 * A word of more than 100 characters is `[UNK]`.
 
 "original" names the rules of github.com/google-research/bert tokenization.py.
-These rules keep private characters, lower the case of text as Python does, and
-allow words of 200 characters. They are slower, because they run in Python.
+These rules keep private characters, change text to lower case as Python does,
+and allow words of 200 characters. They are slower than the rules "huggingface",
+because they run in Python.
 docs/tokenizers.md lists every difference.
 """
 
@@ -35,8 +36,8 @@ from bert_jax.text.vocabulary import (
 CONTINUATION = "##"
 MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
 RULES = tuple(MAX_WORD_CHARS)
-# Chunks for the original rules. The lower case of a capital sigma depends on
-# the punctuation around it, so a text is cut only at spaces.
+# Matches the chunks for the original rules. The lower case of a capital sigma
+# depends on the punctuation around the sigma, so a text is cut only at spaces.
 _ORIGINAL_CHUNK_PATTERN = re.compile("[^ ]+")
 # First and last code points of the blocks of CJK ideographs, from
 # _is_chinese_char of the original program.
@@ -97,8 +98,8 @@ def build(
   """
   if rules not in RULES:
     raise UserError(f"{source}: rules {rules!r} is not one of {list(RULES)}.")
-  # Options with their default values are left out, because `options` says
-  # whether two tokenizers give the same ids.
+  # Leave out options with their default values: tokenizers that give equal ids
+  # must have equal `Vocabulary.options`.
   unusual_options: dict[str, bool | None] = {}
   if strip_accents not in (None, lower_case):
     unusual_options["strip_accents"] = strip_accents
@@ -146,15 +147,15 @@ def build(
 
 
 def check_uncased(vocabulary: Vocabulary, source: str) -> None:
-  """Raises UserError if text is changed to lower case for cased pieces.
+  """Checks that text for cased pieces is not changed to lower case.
 
   Args:
     vocabulary: the tokenizer.
     source: the file of the vocabulary, for messages.
 
   Raises:
-    UserError: over 1% of the pieces have capitals. No text in lower case could
-      have these pieces.
+    UserError: text is changed to lower case, but over 1% of the pieces have
+      capitals. No text in lower case could have these pieces.
   """
   ordinary_pieces = [
     p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)
@@ -176,13 +177,13 @@ def clean_by_original_rules(
   """Cleans a raw text, and splits it into words and punctuation.
 
   This function does what BasicTokenizer in google-research/bert tokenization.py
-  does, and also returns from where each character comes. Like BasicTokenizer,
-  it uses the Unicode data of the running Python.
+  does, and also returns the raw character of each character. Like
+  BasicTokenizer, it uses the Unicode data of the running Python.
 
   Args:
     text: the raw text.
-    lower_case: True means that text is changed to lower case and that accents
-      are stripped, because the vocabulary is uncased.
+    lower_case: True if text is changed to lower case and accents are stripped,
+      for an uncased vocabulary.
 
   Returns:
     The words with single spaces between them and, for each character, the index
@@ -193,14 +194,14 @@ def clean_by_original_rules(
     folded_word = _fold(word) if lower_case else word
     words += _split_punctuation(folded_word)
   cleaned: list[str] = []
-  origin: list[int] = []
+  origins: list[int] = []
   for word in words:
     if cleaned:
       cleaned.append(" ")
-      origin.append(-1)
+      origins.append(-1)
     cleaned += [character for character, _ in word]
-    origin += [index for _, index in word]
-  return "".join(cleaned), origin
+    origins += [index for _, index in word]
+  return "".join(cleaned), origins
 
 
 def _split_words(text: str) -> list[list[tuple[str, int]]]:
@@ -229,7 +230,7 @@ def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
   lowered = "".join(character for character, _ in word).lower()
   # Lower-casing the whole word gives as many characters as lower-casing each
   # character alone. Only the lower case of a sigma depends on the letters
-  # around it, and that is always one character.
+  # around the sigma, and it is always one character.
   indices = [i for character, i in word for _ in character.lower()]
   indices = [
     i
@@ -247,7 +248,7 @@ def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
 def _split_punctuation(
   word: list[tuple[str, int]],
 ) -> list[list[tuple[str, int]]]:
-  """Splits a word at punctuation, and at white space that `_fold` made."""
+  """Splits a word at punctuation, and at white space that `_fold` returned."""
   words: list[list[tuple[str, int]]] = [[]]
   for character, index in word:
     if character.isspace():
@@ -268,7 +269,7 @@ def is_control(character: str) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-  """Returns True for printable ASCII signs and for the categories P*."""
+  """Returns True for printable ASCII signs and for Unicode categories P*."""
   if character.isascii():
     return "!" <= character <= "~" and not character.isalnum()
   return unicodedata.category(character).startswith("P")

@@ -5,8 +5,8 @@ The words after them are sorted from the most to the least frequent
 (allenai/bilm-tf README.md). ELMo's softmax predicts the words of the file.
 
 A prepared folder also has ids for the words of its text that are not in the
-vocabulary; these ids follow the ids of the vocabulary. In place of a word with
-such an id the model predicts `<UNK>`, but it reads the word's characters.
+vocabulary; these ids follow the ids of the vocabulary. The model reads the
+characters of such a word, but it predicts `<UNK>` in place of the word.
 """
 
 import re
@@ -25,8 +25,8 @@ BEGIN_ID, END_ID, UNKNOWN_ID = range(3)
 # How text is split into words.
 # "words": a word is a run of letters and digits. Inside the run there may be
 # zero-width joiners and the accent signs of Armenian. Between two letters or
-# digits there may be one mark: ' ’ . , - or · (Catalan) or ׳ ״ (Hebrew). Any
-# character that is in no run and no white space is a word by itself.
+# digits there may be one mark: ' ’ . , - or · (Catalan) or ׳ ״ (Hebrew). Each
+# remaining character that is no white space is a word by itself.
 # "spaces": words are separated by white space, for text that is split already.
 RULES = ("words", "spaces")
 _LETTERS_PATTERN = (
@@ -59,7 +59,7 @@ def build(
 
   Args:
     pieces: `SPECIAL_WORDS`, then the words of the vocabulary.
-    other_words: words after the vocabulary; their ids follow those of `pieces`.
+    other_words: words that are no pieces; their ids follow the ids of `pieces`.
     source: the file of the pieces, for messages.
     rules: one of `RULES`.
 
@@ -71,7 +71,8 @@ def build(
       f"{source}: a vocabulary of words begins with {', '.join(SPECIAL_WORDS)};"
       " put these lines first, in this order."
     )
-  # A name with a space is never matched, because no word has a space in it.
+  # Name the special words with a space. No word of a text has a space in it, so
+  # a literal `<S>` in a text is never read as the special word.
   unmatched_names = [f" {piece}" for piece in SPECIAL_WORDS]
   id_by_word = {
     w: i for i, w in enumerate([*unmatched_names, *pieces[3:], *other_words])
@@ -106,7 +107,7 @@ def count_after_split(
 
   Args:
     chunks: chunk -> how often it occurs.
-    split: a function from a chunk to (word, offsets) of its words.
+    split: a function from a chunk to (word, offsets) for each word in it.
   """
   counts: Counter[str] = Counter()
   for chunk, chunk_count in chunks.items():
@@ -131,7 +132,7 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
 
 
 def sort_by_count(counts: dict[str, int]) -> list[str]:
-  """Returns the words by falling count; with equal counts, by code points."""
+  """Returns the words by falling count, and by code point at equal counts."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 

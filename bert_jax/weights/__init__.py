@@ -1,20 +1,20 @@
 """Weights: published formats in and out, converted folders, checkpoints.
 
 This room imports `devices`, `text`, `models` and the package's root. It also
-imports jax, flax, orbax, etils, numpy, safetensors and tokenizers. Only
-functions import torch, tensorflow, h5py and huggingface_hub.
+imports jax, flax, orbax, etils, numpy, safetensors and tokenizers. The packages
+torch, tensorflow, h5py and huggingface_hub are imported only inside functions.
 
 Start with `load.open_model`, which opens a model from any path, and with
 `model_folder.Weights`, which every reader returns.
 
 * `load.py`: opens a model from any path: `open_model`.
-* `model_folder.py`: the folder of a converted model, its module, its arrays.
+* `model_folder.py`: reads and writes converted folders.
 * `runs.py`: reads a run's checkpoint as a model.
 * `shipped.py`: reads the models that the package ships.
-* `run_config.py`: says which keys of a run's config define its model.
+* `run_config.py`: compares a run's config.json with a checkpoint's config.
 * `checkpoint.py`: saves, restores and checks the checkpoints of a run.
-* `convert.py`: `bert_jax convert`, from published formats and to them.
-* `mapping.py`: rules that rename, reshape and split arrays, and their inverse.
+* `convert.py`: `bert_jax convert`: published formats in and out.
+* `mapping.py`: rules that turn the arrays of a file into parameters, and back.
 * `hf.py`: reads and writes Hugging Face folders.
 * `hf_config.py`, `hf_files.py`, `hf_names.py`, `hf_tasks.py`: Hugging Face's
   config.json, files of arrays, names of arrays, and classes.

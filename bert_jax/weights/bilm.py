@@ -94,7 +94,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _is_filter_list(filters: Any) -> bool:
-  """Returns True for a list of [width in characters, count of filters]."""
+  """Returns True for a list of pairs [width in characters, filter count]."""
   return (
     isinstance(filters, list)
     and len(filters) > 0
@@ -144,8 +144,8 @@ def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
     lambda v: v == MAX_CHARS,
     f"{MAX_CHARS}",
   )
-  # Options for training do not count the id for "no character"; options for
-  # prediction do.
+  # Options for training do not count the id for "no character". Options for
+  # prediction count it.
   supported_counts = NUM_CHARS - 1, NUM_CHARS
   field(
     "char_cnn.n_characters",
@@ -229,7 +229,7 @@ def _to_parameter_shapes(
 
 
 def rules(model: Mapping[str, Any]) -> list[Rule]:
-  """Returns the rules for an encoder; `model` has its attributes of `Elmo`."""
+  """Returns the rules for an encoder; `model` has the attributes of `Elmo`."""
   words_path = "encoder/words/"
   mapping_rules = [
     Rule(f"{words_path}chars/embedding", "char_embed"),

@@ -1,4 +1,4 @@
-"""Saves and restores train states, with their data position and metadata."""
+"""Saves and restores the train states of a run, with their metadata."""
 
 import contextlib
 import errno
@@ -27,14 +27,15 @@ from bert_jax.weights import run_config
 FORMAT_VERSION = 1
 METRIC_KEY = "heldout_loss"
 PHASE_KEY = "phase"
-# The type of what is read from a checkpoint: a state, parameters or metadata.
+# The type of the content that is read from a checkpoint: a state, parameters or
+# metadata.
 Content = TypeVar("Content")
-# These make up the paths RUN@best and RUN@STEP; see `split_path`.
+# Parts of the paths RUN@best and RUN@STEP; see `split_path`.
 AT, BEST = "@", "best"
 
 
 class Mismatch(UserError):
-  """Says that a complete checkpoint does not fit this model or program."""
+  """An error: an undamaged checkpoint does not fit this model or program."""
 
 
 def split_path(path: str) -> tuple[str, str | None]:
@@ -86,8 +87,8 @@ def _rank_key(metrics: dict[str, float]) -> tuple[float, float]:
 def _read_only_warning_hidden() -> Iterator[None]:
   """Hides orbax's warning that a folder is opened to be read only.
 
-  Opening a model asks for this on purpose, so that it changes nothing in the
-  folder of a run that may still be training.
+  A model is opened to be read only on purpose: its run may still be training,
+  so nothing in the run's folder may change.
   """
 
   def is_shown(record: logging.LogRecord) -> bool:
@@ -125,7 +126,7 @@ class Checkpointer:
         Losses of different phases cannot be compared, since the lengths differ.
         So a checkpoint of a later phase always ranks before a checkpoint of an
         earlier phase.
-      read_only: if True, changes nothing in the folder, because its run may
+      read_only: if True, nothing in the folder is changed, because the run may
         still be training.
 
     Raises:
@@ -164,8 +165,8 @@ class Checkpointer:
       n=keep_best,
       keep_checkpoints_without_metrics=False,
     )
-    # `read_only` changes two options, and orbax warns of each change if they
-    # have other values.
+    # With `read_only`, orbax changes two options, and warns of each change. Set
+    # both options here, so that no warning is printed.
     read_only_options: dict[str, Any] = (
       dict(save_interval_steps=0, create=False) if read_only else {}
     )
@@ -227,8 +228,9 @@ class Checkpointer:
     """Returns the config that the newest checkpoint was saved with.
 
     Returns:
-      The config. None if there is no checkpoint, or the newest one cannot be
-      read, or an earlier version of this program saved it without a config.
+      The config. None if there is no checkpoint, or the newest checkpoint
+      cannot be read, or an earlier version of this program saved it without a
+      config.
     """
     step = self.latest_step()
     if step is None:
@@ -239,7 +241,7 @@ class Checkpointer:
       return None
 
   def latest_step(self) -> int | None:
-    """Returns the step of the newest checkpoint; None if there is none."""
+    """Returns the step of the newest checkpoint; None without a checkpoint."""
     return self._manager.latest_step()
 
   def best_step(self) -> int | None:
@@ -292,14 +294,15 @@ class Checkpointer:
     Args:
       step: the number of optimizer steps done.
       state: the train state.
-      meta: JSON values: position in the data, sums of metrics, fingerprint, ...
+      meta: key -> JSON value, such as the position in the data, the sums of
+        metrics and the fingerprint.
       heldout_loss: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
-      checksums: the return value of `checksums_of` for the state. If None, it
-        is computed here.
+      checksums: the return value of `checksums_of` for the state. If None, the
+        checksums are computed here.
 
     Raises:
-      OSError: this save or the previous one failed.
+      OSError: this save or the previous save failed.
     """
     metrics = None
     if heldout_loss is not None:
@@ -336,8 +339,10 @@ class Checkpointer:
     its new content, never a mixture.
 
     Args:
-      step: the step of the checkpoint. Its save is completed first.
-      meta: JSON values, which replace the values with these keys.
+      step: the step of the checkpoint. If its save still runs, this method
+        waits for the end of the save.
+      meta: key -> JSON value. These values replace the values that the
+        checkpoint has for the keys.
       heldout_loss: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
 
@@ -369,8 +374,9 @@ class Checkpointer:
     """Removes all checkpoints except the newest and best, as a save does.
 
     Args:
-      barrier: a name that no other call has. Process 0 removes the folders only
-        when no other process reads them any more.
+      barrier: a name that no other call has, for a point where all processes
+        wait for each other. Process 0 removes folders only after this point,
+        when no process reads them any more.
     """
     ranked_steps = []
     steps = sorted(self._manager.all_steps())
@@ -391,7 +397,7 @@ class Checkpointer:
 
   @contextlib.contextmanager
   def _reports_save_errors(self) -> Iterator[None]:
-    """Raises every error of this save or the previous one as an OSError.
+    """Raises every error of this save or the previous save as an OSError.
 
     Raises:
       OSError: the save failed, for example because the disk is full.
@@ -421,8 +427,8 @@ class Checkpointer:
     Raises:
       Mismatch, DamagedFile: `read` failed in at least one process. All
         processes raise the error of the first process that failed. Every error
-        except Mismatch means a damaged checkpoint, because orbax and its
-        libraries raise errors of many types.
+        except Mismatch becomes a DamagedFile, because orbax and its libraries
+        raise errors of many types.
     """
     error: Mismatch | DamagedFile | None = None
     try:
@@ -456,7 +462,7 @@ class Checkpointer:
 
     Raises:
       Mismatch: the checkpoint's format version is not `FORMAT_VERSION`, or the
-        run's files changed since it was saved.
+        run's files changed since the checkpoint was saved.
       DamagedFile: the metadata differ from what was saved.
     """
     return self._read_in_all_processes(step, lambda: self._read_metadata(step))
@@ -491,8 +497,8 @@ class Checkpointer:
   def _item_path(self, step: int, name: str) -> Any:
     """Returns the path of a checkpoint's "state" or "meta".
 
-    Orbax's handlers take this path. Unlike the manager, they do not wait for
-    other processes when they read.
+    Orbax's handlers take this path. Unlike orbax's manager, the handlers do not
+    wait for other processes when they read.
     """
     return self._manager.directory / str(step) / name
 
@@ -506,8 +512,9 @@ class Checkpointer:
 
     Args:
       step: the step of the checkpoint.
-      state: a state with the tree, shapes and dtypes of the saved state. Its
-        shardings are those of the result. Its values are not used.
+      state: a state with the tree, shapes and dtypes of the saved state. The
+        returned state gets the shardings of this state. The values of this
+        state are not used.
 
     Returns:
       The state and the metadata.
@@ -536,7 +543,7 @@ class Checkpointer:
   def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
     """Restores the newest checkpoint that is undamaged in every process.
 
-    Newer checkpoints, which could not be restored, are moved aside and
+    The later checkpoints, which could not be restored, are moved aside and
     reported.
 
     Args:
@@ -559,7 +566,7 @@ class Checkpointer:
   def _restore_newest(
     self, restore: Callable[[int], Content]
   ) -> tuple[Content, int]:
-    """Restores the newest undamaged checkpoint; returns it and its step."""
+    """Returns `restore(step)` for the newest possible step, and this step."""
     errors: dict[int, ValueError] = {}
     # All processes use process 0's list, because a shared file system may show
     # them different files.
@@ -576,8 +583,9 @@ class Checkpointer:
         hosts.gather("moved")
         self._manager.reload()
       return restored, step
-    # No checkpoint could be restored. Damage can look like a Mismatch, but then
-    # an older checkpoint can be restored. So raise a Mismatch only here.
+    # No checkpoint could be restored. Raise a Mismatch only here: in a damaged
+    # checkpoint, damage can look like a Mismatch, but an older checkpoint may
+    # still be restored.
     for error in errors.values():
       if isinstance(error, Mismatch):
         raise error
@@ -611,7 +619,7 @@ class Checkpointer:
     fails if one file is not JSON. The metrics decide which checkpoint is best.
 
     Raises:
-      DamagedFile: metrics are damaged, and the checkpointer only reads.
+      DamagedFile: metrics are damaged, and `read_only` is True.
     """
     for path in sorted(self.path.glob("*/metrics/metrics")):
       step = path.parent.parent.name
@@ -646,7 +654,8 @@ class Checkpointer:
     """Restores only the parameters, with the same checks as `restore`.
 
     Args:
-      step: the step of the checkpoint; None for the newest undamaged one.
+      step: the step of the checkpoint; None for the newest undamaged
+        checkpoint.
       params: a tree with the shapes, dtypes and shardings of the parameters.
 
     Returns:
@@ -776,11 +785,12 @@ def check_same_shapes(saved: Any, model: Any, source: str) -> None:
 def checksum(x: jax.Array) -> jax.Array:
   """Returns a uint32 checksum of an array.
 
-  An element of the array may have at most 32 bits.
+  The elements must have 32 bits, or be integers or bools of fewer bits.
 
-  The bits of each element are multiplied by an odd number that depends on its
-  position. The checksum is the sum of these products. A change of a single
-  element always changes the sum. The sum is the same on every mesh.
+  The bits of each element are multiplied by an odd number that depends on the
+  position of the element. The checksum is the sum of these products. A change
+  of a single element always changes the sum. The sum does not depend on the
+  mesh.
   """
   if x.dtype.itemsize == 4:
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
@@ -817,7 +827,7 @@ def changed_paths(saved_checksums: dict[str, int], tree: Any) -> list[str]:
 
 
 def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
-  """Raises Mismatch if config or tokenizer changed since a checkpoint.
+  """Raises Mismatch if config or tokenizer changed since a save.
 
   A changed activation or a changed order of the vocabulary would give wrong
   results without an error.

@@ -1,4 +1,4 @@
-"""Converts published weights into our folder format, and back."""
+"""Converts published weights into converted folders, and back."""
 
 from bert_jax.messages import Progress, UserError, note
 from bert_jax.text import model_tokenizer

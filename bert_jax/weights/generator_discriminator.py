@@ -32,7 +32,7 @@ def check_tower_name(family: str, tower: str | None) -> None:
 
 
 def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
-  """Raises a UserError unless a model is the named tower, if one is named."""
+  """Raises a UserError if `tower` is given, and a model is not this tower."""
   task = weights.config["task"]
   if tower == "both":
     raise UserError(
@@ -83,7 +83,7 @@ def rename_for_pretraining(weights: Weights, name: str) -> Weights:
 
 
 def _generator_attributes(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the generator's attributes from those of a model with both."""
+  """Returns the generator's attributes in a model with both towers."""
   sizes = electra.generator_sizes(electra.Electra(**model))
   return model_folder.without_keys(model, "generator_hidden") | sizes
 
@@ -176,7 +176,9 @@ def choose_tower(
   path: str,
   default_tower: str | None = None,
 ) -> Weights:
-  """Chooses from an ELECTRA with both towers; returns other models unchanged.
+  """Chooses one or both towers of an ELECTRA with both towers.
+
+  Any other model is returned unchanged.
 
   Args:
     weights: a model of any family.

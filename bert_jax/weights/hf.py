@@ -355,7 +355,7 @@ _POOLING_MODES = {
 
 
 def read_pooling(path: str) -> dict[str, Any] | None:
-  """Reads how a model of sentence-transformers makes one vector of a text.
+  """Reads how a model of sentence-transformers makes one vector from a text.
 
   Args:
     path: a sentence-transformers folder, or any other folder.

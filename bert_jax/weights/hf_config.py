@@ -17,9 +17,9 @@ from bert_jax.weights import hf_names, hf_tasks
 
 Config = dict[str, Any]
 
-# Attribute of the encoder -> a bound that its number must be below. All other
-# numbers are dropout rates and epsilons, and must be below 1. The bound of
-# `padding_id` depends on the sizes; `_check_padding` checks it.
+# Attribute of the encoder -> the bound that its number must be below. The
+# numbers without an entry are dropout rates and epsilons, and must be below 1.
+# `_check_padding` checks `padding_id`, whose bound depends on the sizes.
 NUMBER_LIMITS = {"initializer_range": 100.0, "padding_id": math.inf}
 
 _SIZE_FIELDS = {
@@ -31,7 +31,8 @@ _SIZE_FIELDS = {
   "max_positions": "max_position_embeddings",
   "num_segments": "type_vocab_size",
 }
-# Family -> attribute of the encoder -> field. A config must have all sizes.
+# Family -> attribute of the encoder -> field that holds a size. A config must
+# have all of these fields.
 SIZE_FIELDS: dict[str, dict[str, str]] = {
   "bert": _SIZE_FIELDS,
   "tinybert": _SIZE_FIELDS,
@@ -90,6 +91,7 @@ _BERT_DEFAULTS = {
   "initializer_range": 0.02,
   "classifier_dropout": None,
 }
+# Family -> field -> the value that transformers uses if the field is absent.
 FIELD_DEFAULTS: dict[str, Config] = {
   "bert": _BERT_DEFAULTS,
   "tinybert": _BERT_DEFAULTS,
@@ -170,7 +172,7 @@ PROBLEMS = {
   "multi_label_classification": "multi_label",
   "regression": "regression",
 }
-# The code of DistilBERT fixes this number (modeling_distilbert.py).
+# The epsilon of DistilBERT's layer norms, fixed in modeling_distilbert.py.
 DISTILBERT_EPSILON = 1e-12
 TASKS_WITH_LABELS = ("sequence_classification", "token_classification")
 
@@ -200,14 +202,14 @@ class Fields:
     return self.config[field]
 
   def size(self, field: str) -> int:
-    """Returns a field's whole number; a UserError unless it is 1 or more."""
+    """Returns a field's whole number; raises UserError if it is below 1."""
     size = self.value(field)
     if type(size) is not int or size < 1:
       raise self.refusal(field, "it must be a whole number from 1")
     return size
 
   def number(self, field: str, limit: float = 1.0) -> float:
-    """Returns a field's number; a UserError unless it is in [0, `limit`)."""
+    """Returns a field's number; raises UserError if not in [0, `limit`)."""
     number = self.value(field)
     is_number = isinstance(number, numbers.Real)
     if not is_number or isinstance(number, bool) or not 0 <= number < limit:
@@ -239,14 +241,14 @@ class HfFields(Fields):
     self.defaults_used: Config = {}
 
   def notes(self) -> list[str]:
-    """Returns one line about the absent fields; no line if all are there."""
+    """Returns one line about the absent fields; [] if no field is absent."""
     if not self.defaults_used:
       return []
     defaults = ", ".join(f"{f}={v!r}" for f, v in self.defaults_used.items())
     return [f"{self.source} lacks fields; transformers uses {defaults}"]
 
   def size(self, field: str) -> int:
-    """Returns a field's whole number; a UserError unless it is 1 or more."""
+    """Returns a field's whole number; raises UserError if it is below 1."""
     if self.config.get(field) is None:
       raise UserError(
         f"{self.source} has no {field}, without which the model's shape is not"
@@ -306,7 +308,7 @@ def read_model(fields: HfFields, task: str) -> Config:
 
   Raises:
     UserError: a field is absent or has a value that is not supported; the
-      message names it.
+      message names the field.
   """
   family = fields.family
   for field, allowed in _SUPPORTED_VALUES.items():
@@ -564,8 +566,9 @@ def remaining_fields(
 ) -> Config:
   """Returns the fields that no other key of a converted config holds.
 
-  `make_config` writes them back unchanged. They include the fields of the
-  activation and of the heads' dropouts, because a value has several spellings.
+  `make_config` writes these fields back unchanged. The fields of the activation
+  and of the heads' dropouts are among them, because transformers has several
+  spellings for one value.
 
   Args:
     config: the content of transformers' config.json.

@@ -15,15 +15,16 @@ class Naming(NamedTuple):
   """The names that transformers gives a family and its arrays.
 
   Attributes:
-    class_prefix: the prefix of the names of its classes.
+    class_prefix: the prefix of the names of the family's classes.
     model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
     tied_arrays: arrays that are copies of an original array. A key is the name
       of a copy. Its value is a pair: whether `prefix` precedes the original's
       name, and the original's name without `prefix`.
     skipped_patterns: patterns of the names of arrays that are not read.
-    models_with_same_names: models of other classes whose arrays have this
-      family's names, each as (the prefix of its classes, its `model_type`).
+    models_with_same_names: models of different classes whose arrays have the
+      names of this family; each is a pair: the prefix of its classes, and its
+      `model_type`.
   """
 
   class_prefix: str
@@ -183,8 +184,8 @@ def _layer_rules(
 def _gpt_rules(prefix: str) -> list[Rule]:
   """Returns the rules for the encoder of GPT-1.
 
-  Its kernels are [inputs, outputs]. One array holds query, key and value side
-  by side, as its three sections.
+  The kernels in a file of GPT-1 are [inputs, outputs]. One array holds query,
+  key and value side by side, as three sections.
   """
   layer_path, layer_name = "encoder/layers/layer", f"{prefix}h.{{i}}"
   rules = [

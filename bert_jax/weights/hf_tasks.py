@@ -1,4 +1,4 @@
-"""Finds which class of transformers wrote a file, and the task of its head."""
+"""Finds which class of transformers wrote a file, and the head's task."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from bert_jax.messages import UserError, by_caller
 from bert_jax.weights import hf_names
 from bert_jax.weights.mapping import Rule
 
+# Ending of a class's name -> task.
 _TASK_BY_ENDING = {
   "Model": "encoder",
   "ForPreTraining": "pretraining",
@@ -113,12 +114,12 @@ def class_of(family: str, task: str, has_pair_head: bool = False) -> str:
   return classes[0]
 
 
-# How a command names a family.
+# The part of a message that says how a command names a family.
 _FAMILY_FLAG = ", or --family=NAME to a command"
 
 
 class UnknownFamily(UserError):
-  """The files of a model do not name its family."""
+  """An error: the files of a model do not name the model's family."""
 
 
 def family_from_config(config: Mapping[str, Any], source: str) -> str:
@@ -213,13 +214,13 @@ def has_pooler(
 
 
 def encoder_prefix(family: str, array_names: Collection[str]) -> str:
-  """Returns the prefix of a file's encoder arrays; "" if they have none."""
+  """Returns the prefix of the encoder's arrays; "" if they have no prefix."""
   prefix = hf_names.NAMINGS[family].prefix
   return prefix if any(key.startswith(prefix) for key in array_names) else ""
 
 
 def guess_task(family: str, array_names: Collection[str]) -> list[str]:
-  """Returns each task whose head has exactly the head arrays of a file.
+  """Returns each task whose head has exactly the arrays of a file's head.
 
   Arrays of the encoder and of the pooler do not count.
 

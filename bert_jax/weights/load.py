@@ -30,7 +30,7 @@ from bert_jax.weights.model_folder import Weights
 _HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
 # Torch's files are fetched only if the model's folder, or the folders of both
 # ELECTRA towers, have no safetensors. Safetensors in any other folder of the
-# repository do not count, because they may be of another format.
+# repository do not count, because they may hold a different format.
 _HUB_TORCH_PATTERNS = tuple(
   f"{folder}pytorch_model*.bin"
   for folder in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
@@ -41,7 +41,7 @@ _HUB_TORCH_PATTERNS = tuple(
 class OpenedModel:
   """Holds a model that was opened from files of any format.
 
-  Its parameters, tokenizer and vocabulary are made when they are first used.
+  `params`, `tokenizer` and `vocabulary` are made when they are first used.
 
   Attributes:
     path: the path or name that was opened.
@@ -111,10 +111,11 @@ def open_model(
     path: one of these: a folder that `bert_jax convert` wrote; a folder of
       transformers, which is converted in memory; the folder of a run, for
       its newest checkpoint; RUN@best or RUN@STEP, for the best checkpoint or
-      that of a step; the name of a shipped model, "mini"; the name of a model
-      on the Hugging Face hub.
-    family: the family that the model must have; None allows any. A folder of
-      transformers whose config.json names no family may need it.
+      the checkpoint of a step; the name of a shipped model, "mini"; the name of
+      a model on the Hugging Face hub.
+    family: the family that the model must have; None allows any family. If the
+      config.json of a transformers folder names no family, the user may have to
+      give it here.
     tower: the tower of an ELECTRA to open: "generator", "discriminator" or
       "both".
     default_tower: the tower to open if the model has both and `tower` is None;
@@ -132,7 +133,9 @@ def open_model(
 
 
 def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
-  """Takes one tower of an ELECTRA with both; returns other models unchanged.
+  """Takes one tower of an ELECTRA with both towers.
+
+  Any other model is returned unchanged.
 
   Args:
     model: a model of any family.
@@ -190,7 +193,7 @@ def read(
 
 
 def _download(name: str) -> str:
-  # Names on the hub are OWNER/NAME or NAME, so anything else is a path.
+  # Names on the hub are OWNER/NAME or NAME. Any other text is a path.
   is_path = name.count("/") > 1 or name[:1] in "./~"
   if is_path or epath.Path(name).exists():
     raise UserError(f"there is no folder {name}.")
@@ -198,7 +201,7 @@ def _download(name: str) -> str:
     import huggingface_hub
   except ImportError as e:
     raise UserError(
-      f"there is no folder {name}{_other_models(name)} To fetch a model of that"
+      f"there is no folder {name}{_name_models(name)} To fetch a model of that"
       " name from the hub, pip install huggingface_hub."
     ) from e
   try:
@@ -212,14 +215,15 @@ def _download(name: str) -> str:
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
     raise UserError(
       f"there is no folder {name}, and the hub did not give it"
-      f" ({reason}){_other_models(name)}"
+      f" ({reason}){_name_models(name)}"
     ) from e
 
 
-def _other_models(name: str) -> str:
+def _name_models(name: str) -> str:
   """Returns the end of a sentence about a model that does not exist.
 
-  It names a shipped model if its name is similar, or else what can be opened.
+  The text names the shipped model with a similar name. If there is no such
+  model, the text lists what can be opened.
   """
   names = shipped.model_names()
   if difflib.get_close_matches(name, names, 1):

@@ -61,8 +61,9 @@ def with_saved_model_keys(
 
   Args:
     written_config: the content of config.json.
-    saved_config: the config in a checkpoint. The result has its values for the
-      keys that define the model and that a restart may not change.
+    saved_config: the config in a checkpoint. The result has the values of this
+      config for the keys that define the model and that a restart may not
+      change.
     prefix: the path of the section that the two arguments hold, with a dot at
       its end; "" for whole configs.
   """
@@ -103,7 +104,7 @@ def list_changes(
     saved_config: the config in the checkpoint.
     only_model_keys: if True, only compare keys that define what the model
       computes.
-    defaults: a config. Its values count for keys that the checkpoint has and
+    defaults: a config; its value is used for a key that the checkpoint has but
       config.json lacks.
 
   Returns:

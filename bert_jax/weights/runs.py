@@ -18,8 +18,8 @@ EXPORTABLE_OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
-# The objectives of which only the encoder is converted. Only training needs the
-# heads.
+# For these objectives, only the encoder is converted, because only training
+# needs their heads.
 ENCODER_OBJECTIVES = ("elmo", "tinybert")
 
 
@@ -72,9 +72,9 @@ def _training_only_shapes(
   if objective_name == "elmo":
     shapes |= elmo.softmax_shapes(encoder)
   if objective_name == "tinybert":
-    width = run_config["teacher"]["model"]["hidden"]
+    teacher_width = run_config["teacher"]["model"]["hidden"]
     maps = objective.get("maps", tinybert.MAPS[0])
-    shapes |= tinybert.map_shapes(encoder, width, maps)
+    shapes |= tinybert.map_shapes(encoder, teacher_width, maps)
   return shapes
 
 
@@ -83,7 +83,8 @@ def read(path: str, best: bool = False) -> Weights:
 
   Args:
     path: the folder of the run, for its newest checkpoint; RUN@best, for its
-      best one; or RUN@STEP, for that of a step. The run may still be training.
+      best checkpoint; or RUN@STEP, for the checkpoint of a step. The run may
+      still be training.
     best: if True, reads the best checkpoint instead of the newest, as
       RUN@best does.
 
@@ -114,8 +115,9 @@ def read(path: str, best: bool = False) -> Weights:
         f" objectives can be exported: {', '.join(EXPORTABLE_OBJECTIVES)}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
-    # TinyBERT on a task has two stages. The first has the model of TinyBERT's
-    # general stage, the second the model of fine-tuning.
+    # TinyBERT on a task has two stages. The model of the first stage is like
+    # that of the objective "tinybert"; the model of the second is like that of
+    # "finetune".
     if objective_name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       objective_name = stages[objective.get("stage", "layers")]

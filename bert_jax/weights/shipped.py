@@ -4,10 +4,11 @@ A shipped model is a folder `shipped_models/NAME` with these files:
 
 * config.json: the keys of a converted folder's config.json (see
   `model_folder`), without `format_version` and digests.
-* parameters.npz: for each kernel and table, PATH.codes (int8, in the shape of
-  the parameter) and PATH.steps (float16, in this shape with a last axis of size
-  1). The parameter is the codes times the steps. Each parameter that is neither
-  kernel nor table is one float16 array, whose name is its path.
+* parameters.npz: for each kernel and table, two arrays: PATH.codes (int8, in
+  the shape of the parameter) and PATH.steps (float16, in the shape of the
+  parameter, but with a last axis of size 1). The parameter is the codes times
+  the steps. Each parameter that is neither kernel nor table is one float16
+  array with the name PATH. PATH is the parameter's path in the tree.
 * the tokenizer's files, and README.md, the model's card.
 
 experiments/mini/pack.py writes these files.

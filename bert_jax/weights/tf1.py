@@ -79,10 +79,10 @@ def find_checkpoint(path: str) -> str:
 
 
 def _latest_name(folder: epath.Path) -> str | None:
-  """Returns the checkpoint's name in a folder's file `checkpoint`, or None.
+  """Returns the name in a folder's file `checkpoint`; None if there is no name.
 
-  The file holds a path that may be absolute. Only its last component counts,
-  because the folder may have been moved.
+  The file holds a path that may be absolute. Only the last component of the
+  path counts, because the folder may have been moved.
   """
   try:
     text = (folder / "checkpoint").read_text("utf-8")
@@ -146,8 +146,8 @@ def _find_tower(
     source: the checkpoint, for messages.
 
   Returns:
-    The named tower; or else the towers of the checkpoint: "generator",
-    "discriminator" or "both". None if the family is not ELECTRA.
+    "generator", "discriminator" or "both": the named tower, or all towers of
+    the checkpoint if no tower is named. None if the family is not ELECTRA.
 
   Raises:
     UserError: the checkpoint is not of `family`, or lacks the tower.
@@ -190,9 +190,9 @@ def _find_tower(
 
 
 def _read_config(folder: epath.Path, family: str) -> tuple[Config, str]:
-  """Returns a release's config and its path.
+  """Returns a release's config and the path of the config.
 
-  The config of an ELECTRA is empty if the folder has no file for it.
+  The config of an ELECTRA is {} if the folder has no file with a config.
   """
   paths = [folder / name for name in CONFIG_FILES[family]]
   for path in paths:
@@ -204,9 +204,9 @@ def _read_config(folder: epath.Path, family: str) -> tuple[Config, str]:
 def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
   """Returns the tokenizer's files, with the setting `do_lower_case`.
 
-  The files of a release do not say whether it lower-cases text; only its name
-  does. So the setting is found from `vocab.txt`. If the setting were missing, a
-  cased model would get lower-cased text.
+  The files of a release do not say whether the model needs lower-cased text;
+  only the name of the release does. So `vocab.txt` decides the setting. If the
+  setting were missing, a cased model would get lower-cased text.
   """
   files = model_folder.read_tokenizer(str(folder))
   for published_name, name in _SENTENCEPIECE_NAMES.items():
@@ -241,8 +241,8 @@ def _make_config(
   """Returns the config of the converted folder.
 
   A classifier with one label is taken for a regression (google-research/albert
-  classifier_utils.py, create_model), although a model for multiple choice has
-  the same variables.
+  classifier_utils.py, create_model). A model for multiple choice cannot be told
+  apart from a regression, because both have equal variables.
   """
 
   def has_variable(prefix: str) -> bool:
@@ -343,8 +343,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   return Weights(config, params, _read_tokenizer(folder))
 
 
-# Family -> names of its config. ELECTRA's releases have no config, but users
-# may add one.
+# Family -> the names that a config may have. ELECTRA's releases have no config,
+# but users may add one.
 CONFIG_FILES: dict[str, tuple[str, ...]] = {
   "bert": ("bert_config.json",),
   "albert": ("albert_config.json",),
@@ -390,8 +390,8 @@ ELECTRA_VALUES: Config = {
   "initializer_range": 0.02,
 }
 _SAME_NAMES = {name: name for name in ("gelu", "gelu_new", "relu", "tanh")}
-# Family -> name of an activation in the config -> its name here. What "gelu"
-# means in each repository:
+# Family -> name of an activation in the config -> its name here. These are the
+# meanings of "gelu":
 #
 # | repository | "gelu" | reason |
 # | --- | --- | --- |
@@ -415,7 +415,7 @@ def electra_head_count(hidden: int) -> int:
 
 
 def _count_layers(names: Iterable[str], prefix: str) -> int:
-  """Counts the layers, or groups: the highest index plus one."""
+  """Returns the number of layers (or of groups): the highest index plus one."""
   matches = (re.match(re.escape(prefix) + r"(\d+)/", name) for name in names)
   return max((int(match[1]) + 1 for match in matches if match), default=0)
 

@@ -23,10 +23,10 @@ LAYER_PREFIXES: dict[str, str] = {
   "electra": "electra/encoder/layer_",
 }
 GENERATOR_LAYER_PREFIX = "generator/encoder/layer_"
-# Variables that training saves beside the weights, such as an optimizer's
-# moments. The moments are called adam_* by Adam and LAMB of the releases, and
-# lamb_* by other versions of LAMB. TensorFlow's optimizers use the optimizer's
-# name.
+# Patterns of the variables that training saves in addition to the weights, such
+# as an optimizer's moments. Adam and LAMB of the releases call the moments
+# adam_*; other versions of LAMB call them lamb_*. TensorFlow's optimizers name
+# the moments after the optimizer.
 SKIPPED_VARIABLES: tuple[str, ...] = (
   "global_step",
   "beta1_power",
@@ -49,7 +49,7 @@ SKIPPED_VARIABLES: tuple[str, ...] = (
   # ELECTRA's training samples with this temperature.
   "generator_predictions/temperature",
 )
-# Tower -> the variables of a checkpoint that only the other tower needs.
+# Tower -> patterns of the variables that only the other tower needs.
 OTHER_TOWER_VARIABLES: dict[str, tuple[str, ...]] = {
   "discriminator": ("generator/*", "generator_predictions/*"),
   "generator": (
@@ -160,8 +160,8 @@ def find_task(tower: str | None, names: Iterable[str]) -> str:
 
   `models.from_config.build` lists the tasks.
 
-  A head counts even if some of its variables are missing, because the message
-  about the missing variables then helps more.
+  A head counts even if some of its variables are missing: a later message then
+  names the missing variables.
 
   Args:
     tower: a tower of ELECTRA; None for other families.
