@@ -35,11 +35,12 @@ SPLIT_FILES = dict(
   validation="emerging.dev.conll",
   test="emerging.test.annotated",
 )
-# The embeddings and the last four layers, which most features need.
+# The embeddings and the last four layers: all features but "mix_all" need only
+# these.
 LAYERS = (0, -4, -3, -2, -1)
-# Rows of Table 7, for an encoder of any depth: [words, n, d] -> [words, ...].
-# If a function returns several layers, the tagger learns a weight for each.
-# "sum" adds layers with equal weights.
+# Row of Table 7 -> a function from the layers' vectors [words, n, d] to the
+# features [words, ...], for an encoder of any depth. If the function returns
+# several layers, the tagger learns a weight for each layer.
 FEATURES_OF_LAYERS = {
   "embeddings": lambda x: x[:, 0],
   "second_to_last": lambda x: x[:, -2],
@@ -81,11 +82,11 @@ def sentences_of_split(
 
 
 def _f1_score(
-  task: Task, module, params, sentences, splits, name: str
+  task: Task, module, params, sentences, splits, split: str
 ) -> float:
-  predicted = bilstm_tagger.predict(module, params, sentences[name])
-  tags = [[task.labels[i] for i in row] for row in predicted]
-  return metrics.evaluate(task, tags, splits[name])[task.metrics[0]]
+  tag_ids = bilstm_tagger.predict(module, params, sentences[split])
+  tags = [[task.labels[i] for i in sentence_ids] for sentence_ids in tag_ids]
+  return metrics.evaluate(task, tags, splits[split])[task.metrics[0]]
 
 
 def train_tagger(

@@ -1,4 +1,4 @@
-r"""Trains systems with equal compute, one after the other, and scores each.
+r"""Trains systems with equal compute, one after the other, and scores them.
 
   python experiments/comparison/compare.py train --systems bert,roberta \\
     --workdir OUT --data DATA --words WORDS --tasks TASKS --blimp TAR \\
@@ -8,10 +8,10 @@ r"""Trains systems with equal compute, one after the other, and scores each.
 DATA is the prepared text, WORDS is the same text prepared for ELMo, TASKS has
 the prepared tasks cola, sst2 and wnut17, and the folder of --wnut17 has the
 original files. The program uses one GPU. While a system trains, the previous
-one is scored. Each finished piece of work gets a file in OUT/records, and is
-not done again by a later call. An interrupted training continues from its last
-checkpoint. So several programs may share OUT, each with a GPU and a part of
-the systems.
+system is scored. Each finished piece of work gets a file in OUT/records, and a
+later call does not repeat it. An interrupted training continues from its last
+checkpoint. Several programs may share OUT, each with a GPU and a part of the
+systems.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from bert_jax import files  # noqa: E402
 from bert_jax.training import config as config_lib  # noqa: E402
 from bert_jax.training import phases, setup, topologies  # noqa: E402
 
-# A run has this many evaluations, and this many logged rows.
+# The numbers of evaluations and of logged rows in a run.
 EVALUATIONS, LOG_ROWS = 8, 40
-# Task -> (its config, epochs, peak of the learning rate).
+# Task -> (its config, number of epochs, peak learning rate).
 TASKS = {
   "cola": ("glue:cola", 6.0, 5e-5),
   "sst2": ("glue:sst2", 1.0, 1e-4),
@@ -54,7 +54,7 @@ TEACHERS = tuple(n for n in systems.MASKED_SYSTEMS if n != "albert")
 # Systems with different shapes, whose speed is measured.
 SPEED_SYSTEMS = ("bert", "albert", "electra", "gpt", "elmo", "distilbert")
 SPEED_SYSTEMS += ("tinybert",)
-# Features of BERT's Table 7, which are measured for the teachers.
+# Features of BERT's Table 7, which are measured for two systems.
 FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four")
 FEATURE_SYSTEMS = ("bert", "roberta")
 
@@ -77,26 +77,27 @@ class PhaseCost:
 def steps_for_flops(costs: list[PhaseCost], flops: float) -> int:
   """Returns the number of steps that a budget pays for.
 
-  It is a multiple of `LOG_ROWS`, so that every row and every evaluation stands
-  for equally many steps, and the last evaluation is at the last step.
+  The number is a multiple of `LOG_ROWS`. So logged rows and evaluations are
+  equally many steps apart, and the last evaluation is at the last step.
 
   Args:
-    costs: the phases, whose shares add up to 1.
+    costs: the costs of the phases, whose shares add up to 1.
     flops: the budget.
 
   Raises:
     ValueError: the budget pays for fewer than `LOG_ROWS` steps.
   """
-  mean = sum(cost.share * cost.flops for cost in costs)
-  return _whole_rows(flops / mean)
+  mean_flops = sum(cost.share * cost.flops for cost in costs)
+  return _whole_rows(flops / mean_flops)
 
 
 def steps_for_seconds(steps_per_second: float, seconds: float) -> int:
-  """Returns the number of steps for a time, at least `LOG_ROWS`."""
+  """Returns the number of steps that a time allows, at least `LOG_ROWS`."""
   return _whole_rows(max(steps_per_second * seconds, LOG_ROWS))
 
 
 def _whole_rows(steps: float) -> int:
+  """Rounds a number of steps down to a multiple of `LOG_ROWS`."""
   if steps < LOG_ROWS:
     raise ValueError(
       f"the budget pays for {steps:.1f} steps; give at least {LOG_ROWS}."
@@ -140,7 +141,7 @@ def read_rows(path: str) -> list[dict[str, Any]]:
 def fast_rate(rows: list[dict[str, Any]], key: str) -> float:
   """Returns the upper quartile of a rate.
 
-  The slow rows are those in which the GPU also scored another system.
+  During the slower rows, the GPU also scored a different system.
 
   Raises:
     ValueError: no row has the key.
@@ -158,7 +159,7 @@ def summarise_training(
 
   Args:
     rows: the rows of metrics.jsonl.
-    costs: the phases.
+    costs: the costs of the phases.
     steps: the number of steps of the run.
 
   Returns:
@@ -172,16 +173,19 @@ def summarise_training(
     begin += cost.share
   ends = [*starts[1:], steps]
   training_rows = [row for row in rows if row["split"] == "train"]
-  by_phase = [
+  rows_by_phase = [
     [row for row in training_rows if start < row["step"] <= end]
     for start, end in zip(starts, ends, strict=True)
   ]
-  rates = [fast_rate(phase, "steps_per_second") for phase in by_phase]
+  rates = [
+    fast_rate(phase_rows, "steps_per_second") for phase_rows in rows_by_phase
+  ]
 
-  def total(step: int, prices: list[float]) -> float:
+  def total(step: int, step_costs: list[float]) -> float:
+    """Returns the cost of all steps up to `step`; a phase has one step cost."""
     return sum(
-      price * max(0, min(step, end) - start)
-      for price, start, end in zip(prices, starts, ends, strict=True)
+      step_cost * max(0, min(step, end) - start)
+      for step_cost, start, end in zip(step_costs, starts, ends, strict=True)
     )
 
   flops, times = [c.flops for c in costs], [1 / rate for rate in rates]
@@ -200,17 +204,19 @@ def summarise_training(
     "positions": total(steps, [float(c.positions) for c in costs]),
     "steps_per_second": rates,
     "tokens_per_second": [
-      fast_rate(phase, "tokens_per_second") for phase in by_phase
+      fast_rate(phase_rows, "tokens_per_second") for phase_rows in rows_by_phase
     ],
     "curve": curve,
   }
   if training_rows and "mfu" in training_rows[-1]:
-    summary["mfu"] = [fast_rate(phase, "mfu") for phase in by_phase]
+    summary["mfu"] = [
+      fast_rate(phase_rows, "mfu") for phase_rows in rows_by_phase
+    ]
   return summary
 
 
 class Records:
-  """Holds the finished pieces of work, a JSON file each."""
+  """Holds the finished pieces of work, each in a JSON file."""
 
   def __init__(self, workdir: str):
     """Makes the folder."""
@@ -218,7 +224,11 @@ class Records:
     os.makedirs(self.folder, exist_ok=True)
 
   def path(self, *parts: object) -> str:
-    """Returns the file of a piece, such as ("bert", 0, "blimp")."""
+    """Returns the path of a piece's file.
+
+    Args:
+      *parts: the name of the piece, such as ("bert", 0, "blimp").
+    """
     return os.path.join(self.folder, ".".join(map(str, parts)) + ".json")
 
   def read(self, *parts: object) -> dict[str, Any] | None:
@@ -229,7 +239,7 @@ class Records:
       return json.load(f)
 
   def write(self, record: dict[str, Any], *parts: object) -> None:
-    """Writes a piece in one go, and prints a line."""
+    """Writes the whole file of a piece at once, and prints a line."""
     files.write_json(self.path(*parts), record)
     line = {k: v for k, v in record.items() if k != "curve"}
     say(f"{'.'.join(map(str, parts))} {str(line)[:400]}")
@@ -241,7 +251,10 @@ def say(line: str) -> None:
 
 
 def best_teacher(records: Records, seed: int) -> str | None:
-  """Returns the BERT with the highest score on BLiMP so far; None without."""
+  """Returns the system of `TEACHERS` with the highest score on BLiMP so far.
+
+  The result is None if none of them has been scored.
+  """
   scores = {}
   for name in TEACHERS:
     if record := records.read(name, seed, "blimp"):
@@ -322,7 +335,7 @@ class Driver:
     return not status
 
   def scaled_name(self, name: str) -> str:
-    """Returns the name of a system's config."""
+    """Returns the name of a system's config, which is tiny with --tiny."""
     return name + (",tiny" if self.args.tiny else "")
 
   def train_run(self, name: str, folder: str, flags: list[str]) -> int:
@@ -406,8 +419,8 @@ class Driver:
 
     Args:
       output: the JSON file that the process has written.
-      status: its exit status.
-      start_time: when it was started, as `time.monotonic` counts.
+      status: the exit status of the process.
+      start_time: the time of `time.monotonic` when the process was started.
       *parts: the name of the piece.
     """
     record: dict[str, Any] = {}
@@ -464,9 +477,9 @@ class Driver:
     if self.records.read(*piece):
       return
     start_time = time.monotonic()
-    lines = self.folder(name) + ".features.jsonl"
-    if os.path.exists(lines):
-      os.remove(lines)
+    lines_path = self.folder(name) + ".features.jsonl"
+    if os.path.exists(lines_path):
+      os.remove(lines_path)
     status = self.run(
       self.folder(name) + ".features.log",
       0.1,
@@ -476,10 +489,10 @@ class Driver:
         *("--features", *(("mix_all",) if self.args.tiny else FEATURES)),
         *("--hidden", "4" if self.args.tiny else "128"),
         *("--epochs", "1" if self.args.tiny else "8"),
-        *("--output", lines),
+        *("--output", lines_path),
       ],
     )
-    rows = read_rows(lines)
+    rows = read_rows(lines_path)
     output = self.folder(name) + ".features.json"
     files.write_json(output, {"features": rows})
     self.finish(output, status, start_time, *piece)
@@ -501,7 +514,7 @@ class Driver:
 
 
 def interval_flags(steps: int) -> list[str]:
-  """Returns the flags for a run's length and for what depends on it."""
+  """Returns the flags for a run's number of steps and for its intervals."""
   return [
     f"--config.total_steps={steps}",
     f"--config.log.every={steps // LOG_ROWS}",
@@ -511,7 +524,7 @@ def interval_flags(steps: int) -> list[str]:
 
 
 def train_all(args: argparse.Namespace) -> None:
-  """Trains the systems in order; scores each while the next one trains."""
+  """Trains the systems in order; scores a system while the next one trains."""
   driver = Driver(args)
   names = args.systems.split(",")
   for name in names:
@@ -531,7 +544,7 @@ def train_all(args: argparse.Namespace) -> None:
 
 
 def median(values: list[float]) -> float:
-  """Returns the median; the lower one of two."""
+  """Returns the median; of two middle values, the lower one."""
   return sorted(values)[(len(values) - 1) // 2]
 
 
@@ -647,12 +660,12 @@ def main() -> None:
     add(f"--{flag}", type=os.path.abspath, required=True)
   add("--wnut17", type=os.path.abspath, help="WNUT17's original files")
   add("--flops", type=float, default=2.5e16, help="budget of each system")
-  add("--seconds", type=float, default=90.0, help="ELMo's, without a BERT")
+  add("--seconds", type=float, default=90.0, help="for ELMo if no BERT has run")
   add("--jobs", type=int, default=4, help="measurements at the same time")
   add("--fine-tune", type=lambda x: x.split(","), default=list(TASKS))
   add("--task-seeds", type=int, default=3)
-  add("--epochs-factor", type=float, default=1.0, help="of the tasks' epochs")
-  add("--pairs", type=int, default=1000, help="BLiMP pairs of each file")
+  add("--epochs-factor", type=float, default=1.0, help="for the tasks' epochs")
+  add("--pairs", type=int, default=1000, help="pairs of each file of BLiMP")
   add("--tiny", action="store_true", help="2 layers of 64, for a trial")
   args = parser.parse_args()
   args.function(args)

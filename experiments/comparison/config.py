@@ -1,4 +1,4 @@
-"""The systems that `compare.py` compares: one recipe, and what differs.
+"""The systems that `compare.py` compares: what is equal, and what differs.
 
 All Transformers have 8 layers of 512, one text, one WordPiece vocabulary, no
 dropout, AdamW and the same schedule. A step has 32,768 token positions. Rows
@@ -38,7 +38,7 @@ MASK_RATE = 0.15
 
 
 def phase_section(fraction: float, length: int, has_masks: bool) -> dict:
-  """Returns a phase whose batch has as many tokens as one of 128-token rows."""
+  """Returns a phase with as many tokens in a batch as rows of 128 tokens."""
   section: dict[str, Any] = dict(
     fraction=fraction,
     length=length,
@@ -61,7 +61,8 @@ def phases(has_masks: bool = True) -> dict:
   )
 
 
-# `compare.py` replaces total_steps, and the three intervals that depend on it.
+# `compare.py` replaces total_steps and the three intervals, which depend on
+# total_steps.
 RECIPE = dict(
   total_steps=1000,
   batch_size=256,
@@ -106,7 +107,7 @@ ORDER = dict(
   objective=dict(pairs=True, pair_name="sop"),
   data=dict(builder="albert_pairs", short_probability=0.1, single="split"),
 )
-# Name -> the sections of a system that are not those of `roberta`.
+# Name -> the sections in which a system differs from `roberta`.
 MASKED_SYSTEMS: dict[str, tuple[dict, ...]] = {
   "bert": (PAIRS,),
   "bert_no_nsp": (PAIRS, dict(objective=dict(pairs=False))),
@@ -140,7 +141,8 @@ ELECTRA = (
     ),
   ),
 )
-# The published student of 12 layers begins as layers 0, 2, 4, 7, 9 and 11.
+# The published student of a teacher with 12 layers begins with the teacher's
+# layers 0, 2, 4, 7, 9 and 11.
 STUDENTS = {
   "distilbert": (
     dict(
@@ -216,7 +218,11 @@ def student_config(name: str, is_tiny: bool) -> ConfigDict:
 
 
 def get_config(name: str = "roberta") -> ConfigDict:
-  """Returns the config of `NAME` or `NAME,tiny`; ValueError if none has it."""
+  """Returns the config of `NAME` or `NAME,tiny`.
+
+  Raises:
+    ValueError: there is no config with this name.
+  """
   name, _, scale = name.partition(",")
   check_name(name, NAMES)
   if scale:
@@ -226,16 +232,16 @@ def get_config(name: str = "roberta") -> ConfigDict:
   if name == "elmo":
     return merge(*ELMO, TINY_ELMO if scale else {})
   size = dict(model=TINY if scale else FULL)
-  tiny = TINY_RUN if scale else {}
+  run = TINY_RUN if scale else {}
   if name == "gpt":
     sections = (gpt.FAMILY_SETTINGS, RECIPE, phases(has_masks=False))
     return merge(
-      PRETRAIN, *sections, dict(model=dict(variant="base")), size, tiny
+      PRETRAIN, *sections, dict(model=dict(variant="base")), size, run
     )
   if name == "electra":
     sections = (RECIPE, phases(), *ELECTRA)
-    small = dict(model=dict(embedding_size=64, generator_hidden=32))
-    extra = small if scale else {}
-    return merge(PRETRAIN, MASKED, *sections, size, tiny, extra)
+    tiny_widths = dict(model=dict(embedding_size=64, generator_hidden=32))
+    widths = tiny_widths if scale else {}
+    return merge(PRETRAIN, MASKED, *sections, size, run, widths)
   sections = (RECIPE, phases(), SENTENCES, *MASKED_SYSTEMS[name])
-  return merge(PRETRAIN, MASKED, *sections, size, tiny)
+  return merge(PRETRAIN, MASKED, *sections, size, run)

@@ -8,13 +8,13 @@ r"""Measures one trained system; `compare.py` runs this program.
   python experiments/comparison/measure.py pack --model RUN --output FOLDER
 
 heldout: the masked-LM loss on rows that are the same for every system, full
-sentences of 128 tokens with 15% of the tokens hidden one by one. Of ELECTRA,
-it is the generator's.
+sentences of 128 tokens with 15% of the tokens hidden one by one. For ELECTRA,
+this is the generator's loss.
 blimp: the share of BLiMP's pairs in which the good sentence is more likely.
 GPT-1 reads a sentence without special tokens, as in training. ELMo's score is
 the sum of both directions' log-probabilities of all words.
 speed: rows of 128 tokens a second through the encoder, in bfloat16.
-pack: the weights in float16, in files of at most 15.5 million bytes.
+pack: writes the weights in float16, in files of at most 15.5 million bytes.
 """
 
 import argparse
@@ -92,7 +92,10 @@ def measure_heldout(args: argparse.Namespace) -> dict[str, Any]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def words_log_p(module, params, inputs, targets, is_word):
-  """Returns the log-probability of the words of each row, both directions."""
+  """Returns the log-probability of each row's words, [rows].
+
+  It is the sum over all words and both directions.
+  """
   outputs: Any = module.apply({"params": params}, inputs)
   # The logits at a word predict the word after it, or the word before it.
   log_p = {k: jax.nn.log_softmax(v) for k, v in outputs.items()}
@@ -114,7 +117,7 @@ def score_with_elmo(
   A word that is not in the vocabulary counts as `<UNK>`, but its characters are
   read.
   """
-  # The softmax is not part of an opened ELMo, whose use is its features.
+  # An opened ELMo has no softmax, because it is used for its features.
   module = elmo.ForPreTraining(model.module.encoder)
   softmax = model_folder.unflatten(dict(model.weights.training_arrays))
   params = model.params | jax.tree.map(jnp.asarray, softmax)
@@ -148,9 +151,9 @@ def measure_blimp(args: argparse.Namespace) -> dict[str, Any]:
     texts = [t for p in pairs for t in (*p.good_sentences, *p.bad_sentences)]
     scores = score_with_elmo(model, texts, 4096)
     sizes = [len(x) for p in pairs for x in (p.good_sentences, p.bad_sentences)]
-    lists = np.split(scores, np.cumsum(sizes)[:-1])
+    score_lists = np.split(scores, np.cumsum(sizes)[:-1])
     return {"method": "lm, both directions"} | blimp.accuracies(
-      pairs, lists[::2], lists[1::2]
+      pairs, score_lists[::2], score_lists[1::2]
     )
   method = likelihood.default_method(model)
   if method == "lm":
@@ -166,13 +169,13 @@ def time_calls(function: Callable[[], Any], seconds: float) -> float:
   """Returns the mean time of a call, in seconds, after two calls to warm up."""
   for _ in range(2):
     jax.block_until_ready(function())
-  count, start = 0, time.perf_counter()
+  num_calls, start = 0, time.perf_counter()
   while time.perf_counter() - start < seconds:
     for _ in range(5):
       result = function()
     jax.block_until_ready(result)
-    count += 5
-  return (time.perf_counter() - start) / count
+    num_calls += 5
+  return (time.perf_counter() - start) / num_calls
 
 
 def measure_speed(args: argparse.Namespace) -> dict[str, Any]:

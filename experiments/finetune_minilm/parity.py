@@ -1,17 +1,19 @@
 r"""Compares the losses of fine-tuning with transformers', step by step.
 
-Both sides have the same weights, head, rows, order, AdamW, clipping and
-warm-up. There is no dropout. They compute in float32 on a CPU. The script needs
-torch and transformers.
+Both sides have the same weights and head, the same rows in the same order, and
+the same AdamW, clipping and warm-up. There is no dropout. Both compute in
+float32 on a CPU. The script needs torch and transformers.
 
---control: transformers trains once more, after each weight moved to the next
-  float32, up or down. This shows how far rounding alone changes the losses.
---double: both sides compute in float64. Rounding is then negligible, so a
-  difference is one of the programs. torch clips without the 1e-6 that it
+--control: transformers trains once more. Before this, each weight is moved to
+  the next float32, up or down. This shows how much rounding alone changes the
+  losses.
+--double: both sides compute in float64. Rounding is then negligible, so every
+  difference comes from the programs. torch clips without the 1e-6 that it
   usually adds to the norm.
 --train_padding: both sides train the embedding of [PAD], as run_squad.py does.
-  Otherwise neither does, as in transformers (torch's padding_idx). The loss of
-  an answer has a gradient for it, through the softmax over all positions.
+  Without this flag, neither side trains it, as in transformers (torch's
+  padding_idx). The loss of an answer has a gradient for this embedding, through
+  the softmax over all positions.
 
   python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
     --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--peak 2e-5]
@@ -115,7 +117,7 @@ def bert_jax_losses(config, workdir):
 
 
 def bert_jax_losses_in_double(config):
-  """Returns the losses of the same steps, with float64 as jnp.float32."""
+  """Returns the losses of the same steps in float64, in place of float32."""
   with mock.patch.object(jnp, "float32", jnp.float64):
     run = config_lib.parse(config)
     model = dataclasses.replace(run.model, dtype="float64")
@@ -147,7 +149,10 @@ def bert_jax_losses_in_double(config):
 
 
 def inputs_of(task, batch, dtype):
-  """Returns a batch as transformers' arguments; losses skip missing labels."""
+  """Returns a batch as transformers' arguments.
+
+  A missing label gets a value that transformers' loss skips.
+  """
   is_labelled = torch.from_numpy(batch["label_weights"] > 0)
   labels = torch.from_numpy(batch["labels"])
   arrays = {

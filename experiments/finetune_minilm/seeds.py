@@ -1,13 +1,14 @@
 r"""Compares fine-tuning with transformers: scores over seeds, time of a run.
 
-Both sides have the same recipe (`RECIPE`): AdamW, linear warm-up and decay,
-dropout and head of MiniLM's config, and bfloat16 on a GPU. The score is that of
-the last step, on the development set. In flags and rows, "ours" is bert_jax
-and "theirs" is transformers.
+Both sides have the same settings (`RECIPE`): AdamW, linear warm-up and decay,
+dropout and head of MiniLM's config, and bfloat16 on a GPU. The score is
+measured after the last step, on the development set. In flags and results,
+"ours" is bert_jax and "theirs" is transformers.
 
-For scores, --chunk seeds share a process (ours is `bert_jax sweep`). Rows are
-shuffled as Trainer does by default; --grouped groups them by length. For times
-(--speed), each run has a separate process, and both sides group by length.
+For scores, --chunk seeds share a process (our side runs `bert_jax sweep`). Rows
+are shuffled as Trainer does by default; --grouped groups rows by length. For
+times (--speed), each run has a separate process, and both sides group by
+length.
 
   python experiments/finetune_minilm/seeds.py --model MINILM --data FOLDERS \\
     --output OUT.jsonl --tasks cola,rte,stsb --seeds 20 [--side ours]
@@ -43,7 +44,7 @@ def read_meta(folder):
 
 
 def bert_jax_command(args, task, seeds, workdir):
-  """Returns the command with the task's config and the common recipe."""
+  """Returns the command that trains with the task's config and `RECIPE`."""
   folder = os.path.join(args.data, task)
   rows = read_meta(folder)["splits"]["train"]["rows"]
   steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
@@ -75,7 +76,7 @@ def bert_jax_command(args, task, seeds, workdir):
 
 
 def transformers_command(args, task, seeds, workdir):
-  """Returns the command of `transformers_loop.py` with the common recipe."""
+  """Returns the command of `transformers_loop.py` with `RECIPE`."""
   command = [
     args.python or sys.executable,
     os.path.join(HERE, "transformers_loop.py"),
@@ -98,7 +99,7 @@ def read_json_lines(path):
 
 
 def bert_jax_scores(workdir, seed, metric):
-  """Returns the scores of a run's evaluations; [] if it did not end."""
+  """Returns the scores of a run's evaluations; [] if there are none."""
   for folder in (os.path.join(workdir, f"seed={seed}"), workdir):
     rows = read_json_lines(os.path.join(folder, "metrics.jsonl"))
     rows = [row for row in rows if row["split"] == "heldout"]
@@ -119,8 +120,8 @@ def transformers_scores(workdir, seed, metric):
 def run_process(args, task, seeds, side, max_seconds=None):
   """Runs one process; returns a row for each seed.
 
-  The process is stopped after `max_seconds`. Then only the seeds that ended
-  have rows.
+  The process is stopped after `max_seconds`. Then only seeds with a score have
+  rows.
   """
   metric = read_meta(os.path.join(args.data, task))["task"]["metrics"][0]
   command, read_scores = {
@@ -185,8 +186,8 @@ def run_seeds(args):
   start_time = time.monotonic()
 
   def run_job(job):
-    # Only the clock ends the runs. The choice of seeds must not depend on
-    # results.
+    # Only the time decides which seeds run, because their choice must not
+    # depend on results.
     seconds_left = (
       args.until - (time.monotonic() - start_time) if args.until else None
     )

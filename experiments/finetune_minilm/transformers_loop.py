@@ -4,7 +4,7 @@ The rows are those of a folder of `bert_jax prepare-task`. They are shuffled as
 transformers' Trainer does. With --grouped, rows of similar length share a
 batch, as in transformers' LengthGroupedSampler. A batch is padded to its
 longest row. The loop uses bfloat16 autocast on a GPU, fused AdamW, and one
-transfer for each batch. --output gets a line for each seed.
+transfer to the GPU for each batch. --output gets a line for each seed.
 
   python experiments/finetune_minilm/transformers_loop.py --model MINILM \\
     --data FOLDER --output RESULTS.jsonl [--seeds 0 1] [--peak 1e-4] [--grouped]
@@ -135,7 +135,7 @@ def train(args, seed, device):
   epoch_steps = -(-len(sizes) // args.batch_size)
   steps = args.limit or epoch_steps * args.epochs
   optimizer, schedule = make_optimizer(model, args, steps)
-  run = torch.compile(model, dynamic=True) if args.compile else model
+  step_model = torch.compile(model, dynamic=True) if args.compile else model
   generator = torch.Generator().manual_seed(seed)
   metric, scores = meta["task"]["metrics"][0], []
   model.train()
@@ -148,7 +148,7 @@ def train(args, seed, device):
     row_indices = order[row_begin : row_begin + args.batch_size]
     batch = collate(rows, row_indices, meta["pad"], device)
     with autocast(device):
-      loss = run(**batch).loss
+      loss = step_model(**batch).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
     optimizer.step()
@@ -193,9 +193,9 @@ def main():
   torch.set_float32_matmul_precision("high")
   device = "cuda" if torch.cuda.is_available() else "cpu"
   for seed in args.seeds:
-    scores = train(args, seed, device)
+    result = train(args, seed, device)
     with open(args.output, "a", encoding="utf-8") as f:
-      f.write(json.dumps(scores) + "\n")
+      f.write(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Trains BERT-base's encoder by masked LM alone, on 67 million words.
 
-Sizes: BERT-base's (Devlin et al. 2019): 12 layers of width 768, 12 heads;
-  128 positions, because no row is longer.
+Sizes: BERT-base (Devlin et al. 2019) with 12 layers of width 768 and 12 heads,
+  but only 128 positions, because no row has more tokens.
 Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2). Three
-  phases have rows of 32, 64 and 128 tokens, and the same number of tokens in
-  each step.
+  phases have rows of 32, 64 and 128 tokens. A step has the same number of
+  tokens in all phases.
 The study in this folder varies all other settings; see README.md.
 """
 
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 def phase_section(
   fraction: float, length: int, rate: float, scale: float
 ) -> dict:
-  """Returns a phase whose rows have slots for all hidden tokens."""
+  """Returns a phase; its rows have slots for the share `rate` of the tokens."""
   return dict(
     fraction=fraction,
     length=length,
@@ -45,8 +45,9 @@ STUDY = dict(
 )
 
 
-# 34,000 steps have 32,768 token positions each, and 77% of these hold text. So
-# the run reads 858 million tokens, or 9.9 times a text of 86.6 million.
+# Each of the 34,000 steps has 32,768 token positions, and 77% of these hold
+# text. So the run reads 858 million tokens: it reads the text of 86.6 million
+# tokens 9.9 times.
 FLAGSHIP = dict(
   total_steps=34_000,
   batch_size=256,
@@ -63,8 +64,8 @@ FLAGSHIP = dict(
 )
 
 
-# The model that the package ships; see experiments/mini. There is no dropout,
-# because a model of this size does not overfit the text.
+# The model in the package; see experiments/mini. There is no dropout, because a
+# model of this size does not overfit the text.
 MINI = dict(
   total_steps=64_000,
   batch_size=512,
@@ -87,5 +88,5 @@ RECIPES = {
 
 
 def get_config(name: str = "study") -> ConfigDict:
-  """Returns a recipe's config; the study's is its base, of 8,000 steps."""
+  """Returns the config of a recipe. "study" is the base of the other two."""
   return merge(PRETRAIN, MASKED, *RECIPES[check_name(name, RECIPES)])

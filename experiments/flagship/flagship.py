@@ -19,8 +19,8 @@ import time
 
 from study import HERE, run_verb
 
-# Task -> (epochs, peak of the learning rate). The task's config has all other
-# settings.
+# Task -> (number of epochs, peak learning rate). The task's config has all
+# other settings.
 TASKS = {
   "sst2": (3, 3e-5),
   "wnut17": (8, 2e-5),

@@ -1,12 +1,12 @@
-r"""Trains recipes one after the other on each GPU, and scores each on BLiMP.
+r"""Trains a list of jobs, one after the other on each GPU; scores on BLiMP.
 
   python experiments/flagship/study.py --jobs JOBS --data DATA --blimp TAR \\
     --output OUT --gpus 2
 
 JOBS is a text file that may grow while this program runs. A line has a name,
 the name of a folder in DATA, and flags for `bert_jax train`. A job whose name
-is in OUT/results.jsonl is not run again. The line "end" ends the program after
-all jobs. While a job is scored on BLiMP, the next job trains.
+is in OUT/results.jsonl is not run again. After the jobs before the line "end",
+the program ends. While a job is scored on BLiMP, the next job trains.
 """
 
 import argparse
@@ -69,7 +69,7 @@ class Study:
         self.started_names = {json.loads(line)["name"] for line in f}
 
   def next_job(self) -> list[str] | None:
-    """Returns the next job, or None at the end; waits for new lines."""
+    """Returns the next job, or None at the line "end"; waits for new lines."""
     while True:
       with self.lock:
         for job in read_jobs(self.args.jobs):

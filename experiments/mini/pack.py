@@ -1,4 +1,4 @@
-r"""Rounds a trained model to the few bits a weight that the package ships.
+r"""Rounds the weights of a trained model to few bits, for the package.
 
   python experiments/mini/pack.py --model RUN --text TEXT.jsonl.xz \\
     --output bert_jax/weights/shipped_models/mini
@@ -6,10 +6,11 @@ r"""Rounds a trained model to the few bits a weight that the package ships.
 Each row of a matrix (its last axis) becomes whole numbers times one step. The
 rounding error of a weight costs loss in proportion to its squared gradient, so
 a row's step is `--step` divided by the root of the mean squared gradient of its
-weights. For a given size of the compressed file this is the division of bits
-that costs the least loss (reverse water-filling, Cover and Thomas 2006, section
-10.3.3; the gradients stand for the curvature). The gradients are those of the
-masked loss of `--rows` rows of the training text, 8 rows at a time.
+weights. For a given size of the compressed file, this division of the bits
+costs the least loss (reverse water-filling, Cover and Thomas 2006, section
+10.3.3; the gradients are taken in place of the curvature). The gradients are
+those of the masked-LM loss on `--rows` rows of the training text, 8 rows at a
+time.
 """
 
 import argparse
@@ -29,20 +30,22 @@ from bert_jax.messages import Progress
 from bert_jax.use import fill_mask
 from bert_jax.weights import model_folder, shipped
 
-BATCH, LENGTH, MASKS = 8, 128, 18
+BATCH, LENGTH, MASKS_PER_ROW = 8, 128, 18
 # The step of a row is at most this share of the root mean square of the row:
 # gradients say nothing about rows that the sampled text does not use.
 LARGEST_STEP = 0.45
-# The time stamp of the entries, so that the same weights give the same file.
-TIME = (1980, 1, 1, 0, 0, 0)
+# The time stamp of the file's entries. It is fixed, so that the same weights
+# give the same file.
+ENTRY_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def masked_batches(
   model: bert_jax.Model, path: str, rows: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields batches of rows of a text, each with `MASKS` tokens masked."""
+  """Yields batches; each row has `MASKS_PER_ROW` masked tokens of a text."""
   tokenizer = model.tokenizer
-  first, last, mask = map(tokenizer.token_to_id, ("[CLS]", "[SEP]", "[MASK]"))
+  special_tokens = ("[CLS]", "[SEP]", "[MASK]")
+  cls_id, sep_id, mask_id = map(tokenizer.token_to_id, special_tokens)
   rng = np.random.default_rng(0)
   tokens: list[int] = []
   batch: list[list[int]] = []
@@ -51,17 +54,17 @@ def masked_batches(
       text = json.loads(line)["text"]
       tokens += tokenizer.encode(text, add_special_tokens=False).ids
       while len(tokens) >= LENGTH - 2 and rows > 0:
-        batch.append([first, *tokens[: LENGTH - 2], last])
+        batch.append([cls_id, *tokens[: LENGTH - 2], sep_id])
         del tokens[: LENGTH - 2]
         if len(batch) < BATCH:
           continue
         ids = np.array(batch, np.int32)
         places = np.arange(1, LENGTH - 1)
         positions = np.stack(
-          [rng.choice(places, MASKS, replace=False) for _ in batch]
+          [rng.choice(places, MASKS_PER_ROW, replace=False) for _ in batch]
         )
         targets = np.take_along_axis(ids, positions, 1)
-        np.put_along_axis(ids, positions, mask, 1)
+        np.put_along_axis(ids, positions, mask_id, 1)
         yield {"input_ids": ids, "positions": positions, "targets": targets}
         rows -= BATCH
         batch.clear()
@@ -86,24 +89,27 @@ def squared_gradients(
     return jax.tree.map(lambda s, g: s + g**2, sums, gradients)
 
   sums = jax.tree.map(jnp.zeros_like, model.params)
-  count = 0
+  num_batches = 0
   with Progress("taking gradients", rows) as progress:
     for batch in masked_batches(model, path, rows):
       sums = add(sums, model.params, batch)
-      count += 1
-      progress.report(count * BATCH)
-  return model_folder.flatten(jax.tree.map(lambda s: s / count, sums))
+      num_batches += 1
+      progress.report(num_batches * BATCH)
+  return model_folder.flatten(jax.tree.map(lambda s: s / num_batches, sums))
 
 
 def encode(
   arrays: dict[str, np.ndarray], squares: dict[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
-  """Rounds matrices to whole numbers; see `shipped` for the result.
+  """Rounds matrices to whole numbers times a step for each row.
 
   Args:
     arrays: path -> float32 array.
-    squares: path -> the squared gradients of the array.
+    squares: path -> the mean squared gradient of each number of the array.
     step: the step of a row whose mean squared gradient is 1.
+
+  Returns:
+    The arrays that `shipped` reads.
   """
   stored: dict[str, np.ndarray] = {}
   for path, array in arrays.items():
@@ -112,11 +118,11 @@ def encode(
       continue
     axis = {"axis": -1, "keepdims": True}
     root_mean_square = np.sqrt((array**2).mean(**axis))
-    wanted = step / np.sqrt(squares[path].mean(**axis) + 1e-30)
-    # A code is an int8, so the largest weight needs 127 steps or fewer.
-    smallest = np.abs(array).max(**axis) / 127
+    best_steps = step / np.sqrt(squares[path].mean(**axis) + 1e-30)
+    # A code is an int8, so the largest weight must be at most 127 steps.
+    least_steps = np.abs(array).max(**axis) / 127
     steps = np.maximum(
-      np.minimum(wanted, LARGEST_STEP * root_mean_square), smallest
+      np.minimum(best_steps, LARGEST_STEP * root_mean_square), least_steps
     ).astype(np.float16)
     divisors = np.where(steps > 0, steps, 1).astype(np.float32)
     codes = np.clip(np.rint(array / divisors), -127, 127).astype(np.int8)
@@ -131,7 +137,7 @@ def write(path: pathlib.Path, stored: dict[str, np.ndarray]) -> None:
     for name, array in stored.items():
       content = io.BytesIO()
       np.lib.format.write_array(content, array, allow_pickle=False)
-      entry = zipfile.ZipInfo(name + ".npy", TIME)
+      entry = zipfile.ZipInfo(name + ".npy", ENTRY_TIME)
       entry.compress_type = zipfile.ZIP_LZMA
       archive.writestr(entry, content.getvalue())
 

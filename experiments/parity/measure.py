@@ -3,8 +3,8 @@
 python -m experiments.parity.measure --weights DIR --elmo DIR > README.md
 
 The script needs torch and transformers (the extra `test`). For the rows of real
-weights it also needs onnxruntime and a folder with unpacked packages, which the
-text below names.
+weights it also needs onnxruntime and a folder with the unpacked packages that
+`TEMPLATE` names.
 """
 
 import argparse
@@ -84,7 +84,7 @@ REACTIONS = (
 
 
 def rows_of_random_weights() -> list[str]:
-  """Returns a line of the table for each model and size."""
+  """Returns a row of the table for each model and size."""
   lines = []
   for name, model in reference.MODELS.items():
     for published in (False, True):
@@ -152,7 +152,7 @@ def masked_accuracy(folder: str, family: str) -> float:
 
 
 def rows_of_real_weights(weights: str) -> list[str]:
-  """Returns a line for each model whose weights are in a package."""
+  """Returns a row of the table for each model in the unpacked packages."""
   model = os.path.dirname(find_only_path(weights, "sentence_bert_config.json"))
   difference = encoder_difference(model, find_only_path(weights, "model.onnx"))
   lines = [f"| MiniLM | hidden states against ONNX | {difference:.1e} |"]
@@ -167,9 +167,13 @@ def rows_of_real_weights(weights: str) -> list[str]:
 
 
 def elmo_difference(folder: str, sentences: str) -> float:
-  """Returns the largest difference of a fixture's top layer.
+  """Returns the largest difference from the recorded vectors of the top layer.
 
-  The state of each batch is passed to the next batch.
+  The states of each batch are passed to the next batch.
+
+  Args:
+    folder: the model's weights and its recorded vectors.
+    sentences: the name of the JSON file with the sentences.
   """
   weights = bilm.read(folder, "elmo")
   module = from_config.build(weights.config)
@@ -199,7 +203,11 @@ def elmo_difference(folder: str, sentences: str) -> float:
 
 
 def rows_of_elmo(fixtures: str) -> list[str]:
-  """Returns a line for each fixture."""
+  """Returns a row of the table for each of the two recorded models.
+
+  Args:
+    fixtures: a folder with the folders "bilm" and "allennlp".
+  """
   lines = []
   for name, sentences in (
     ("bilm", "lm_embeddings_sentences.json"),

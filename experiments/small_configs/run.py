@@ -4,12 +4,13 @@ r"""Runs the small configs, several at a time, and prints their losses.
     --lanes roberta,spanbert,teacher,distil,alone electra,albert,gpt,elmo
   python experiments/small_configs/run.py --output OUT --table
 
-DATA has prepared folders with the names in `FOLDERS`. A lane is a list of
-configs that run one after the other, each in a child process. Lane i uses GPU i
-modulo --gpus, or all cores of a CPU. A run that takes more than --limit seconds
-gets SIGTERM. It then saves, and the same command continues it. Other flags,
-such as --config.total_steps=100, are given to each run. OUT/results.jsonl gets
-a line each time that a run is started or continued.
+DATA has prepared folders with the names in `FOLDERS`, and "wordpiece" for all
+other configs. A lane is a list of configs that run one after the other, each in
+a child process. Lane i uses GPU i modulo --gpus, or all cores of a CPU. A run
+that takes more than --limit seconds gets SIGTERM and saves a checkpoint. The
+same command continues this run. Further flags, such as
+--config.total_steps=100, are given to each run. OUT/results.jsonl gets a line
+each time that a run ends or stops.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import time
 ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
+# Config -> its folder in DATA.
 FOLDERS = {
   "roberta": "bytelevel",
   "albert": "unigram",
@@ -31,9 +33,11 @@ FOLDERS = {
   "elmo": "words",
 }
 STUDENTS = ("distil", "alone", "tinybert")
-# The keys of losses in the rows of metrics.jsonl, for the table.
-LOSSES = ("mlm_loss", "lm_loss", "forward_loss", "rtd_loss", "rtd_replaced")
-OTHER_METRICS = ("sop_accuracy", "kl_loss", "span_loss")
+# The keys of metrics.jsonl that the table shows, in this order.
+METRICS = (
+  *("mlm_loss", "lm_loss", "forward_loss", "rtd_loss", "rtd_replaced"),
+  *("sop_accuracy", "kl_loss", "span_loss"),
+)
 
 
 def train_command(name: str, args: argparse.Namespace) -> list[str]:
@@ -75,7 +79,7 @@ def run_config(name: str, lane: int, args: argparse.Namespace) -> dict:
 
 
 def last_metrics(name: str, args: argparse.Namespace) -> dict:
-  """Returns the metrics of a run's last evaluation, and of unigrams."""
+  """Returns a run's last evaluation: step, metrics, unigram cross-entropy."""
   rows = []
   path = f"{args.output}/{name}/metrics.jsonl"
   if os.path.exists(path):
@@ -84,14 +88,14 @@ def last_metrics(name: str, args: argparse.Namespace) -> dict:
   rows = [row for row in rows if row["split"] == "heldout"]
   if not rows:
     return {}
-  losses = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHER_METRICS)}
+  metrics = {k: v for k, v in rows[-1].items() if k in METRICS}
   with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
     unigram_lines = [line for line in f if "unigram cross-entropy" in line]
-  if unigram_lines:  # ELMo's log has two lines; forward is first.
-    losses["unigrams"] = float(
+  if unigram_lines:  # ELMo's log has two lines; the forward one is first.
+    metrics["unigrams"] = float(
       unigram_lines[-2:][0].rsplit(": ", 1)[1].split()[0]
     )
-  return {"step": rows[-1]["step"], **losses}
+  return {"step": rows[-1]["step"], **metrics}
 
 
 def run_lane(number: int, args: argparse.Namespace) -> None:
@@ -109,11 +113,7 @@ def markdown_table(lines: list[dict]) -> str:
     "|---|---|---|---|---|",
   ]
   for line in lines:
-    metrics = [
-      f"{key} {line[key]:.3f}"
-      for key in (*LOSSES, *OTHER_METRICS)
-      if key in line
-    ]
+    metrics = [f"{key} {line[key]:.3f}" for key in METRICS if key in line]
     first_cells = (line["config"], line["seconds"], line.get("step", "-"))
     unigrams = line.get("unigrams", "-")
     cells = " | ".join(map(str, (*first_cells, unigrams, ", ".join(metrics))))

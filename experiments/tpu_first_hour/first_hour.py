@@ -1,10 +1,10 @@
-"""Measures steps on a TPU VM, and lays them beside the compiler's estimate.
+"""Measures steps on a TPU VM, and compares them with the compiler's estimate.
 
   python -m experiments.tpu_first_hour.first_hour --workdir first_hour
 
-It needs one TPU VM whose chips are a whole slice, the package with the extras
-`tpu` and `data`, and about an hour. It runs commands of the package, one after
-the other:
+The program needs one TPU VM whose chips are a whole slice, the package with the
+extras `tpu` and `data`, and about an hour. It runs commands of the package, one
+after the other:
 
 1. `prepare`: the text of the quickstart (docstrings), unless --data names a
    prepared folder.
@@ -12,12 +12,12 @@ the other:
    published size, a profile of the last steps, and no evaluation.
 3. `compile --cycles`, for the same steps: the estimate.
 4. `train` three times on a tiny model: once without a stop, once stopped by
-   SIGTERM and continued, and once without the kernel for attention. The first
-   two must have equal losses, the third nearly equal ones.
+   SIGTERM and continued, and once without the kernel for attention. The losses
+   of the first two must be equal, and those of the third nearly equal.
 
-Each result is a line of WORKDIR/results.jsonl. A second run of the same command
-leaves out what is there already. `--print` prints the table of a finished
-workdir again.
+Each result is a line of WORKDIR/results.jsonl. If the same command is run
+again, it does only what is missing there. `--print` only prints the table of
+a WORKDIR.
 """
 
 import argparse
@@ -47,7 +47,8 @@ def run_command(*words: str, stop_after: str = "") -> str:
 
   Args:
     *words: the verb and its arguments.
-    stop_after: SIGTERM is sent at the first line of output with this text.
+    stop_after: SIGTERM is sent at the first line of output with this text; ""
+      sends none.
 
   Raises:
     SystemExit: the command failed.
@@ -111,10 +112,10 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def fastest_rate(rows: list[dict[str, Any]], first: int, last: int) -> float:
-  """Returns the most steps a second in a row of the steps `first` to `last`.
+  """Returns the highest rate in the rows of the steps `first` to `last`.
 
-  A row's rate includes what happened since the row before it. So the row that
-  waited for the compiler is left out.
+  The rate of a row, in steps a second, includes the time since the row before.
+  So the first row, which includes the wait for the compiler, is left out.
   """
   rates = [
     row["steps_per_second"]
@@ -192,27 +193,28 @@ def measure_config(
 def measure_restart(
   data: str, workdir: pathlib.Path, flags: list[str]
 ) -> dict[str, Any]:
-  """Compares an uninterrupted run with two others; see the module."""
+  """Does number 4 of the module's docstring; returns the record."""
   common = (
     *("--config", "bert:tiny"),
     f"--config.data.path={data}",
     *TINY_FLAGS,
     *flags,
   )
-  whole, stopped = workdir / "restart_whole", workdir / "restart_stopped"
-  run_command("train", *common, "--workdir", str(whole))
+  uninterrupted = workdir / "restart_whole"
+  stopped = workdir / "restart_stopped"
+  run_command("train", *common, "--workdir", str(uninterrupted))
   run_command(
     "train", *common, "--workdir", str(stopped), stop_after="step 160"
   )
   output = run_command("train", *common, "--workdir", str(stopped))
-  formula = workdir / "restart_without_kernel"
+  without_kernel = workdir / "restart_without_kernel"
   run_command(
     *("train", *common, "--config.model.attention=xla"),
-    *("--workdir", str(formula)),
+    *("--workdir", str(without_kernel)),
   )
-  losses, stopped_losses, formula_losses = (
+  losses, stopped_losses, losses_without_kernel = (
     {row["step"]: row["loss"] for row in read_metrics(folder)}
-    for folder in (whole, stopped, formula)
+    for folder in (uninterrupted, stopped, without_kernel)
   )
 
   def largest_difference(other_losses: dict[int, float]) -> float:
@@ -227,7 +229,7 @@ def measure_restart(
     steps=len(losses),
     is_equal=losses == stopped_losses,
     largest_difference=largest_difference(stopped_losses),
-    largest_difference_without_kernel=largest_difference(formula_losses),
+    largest_difference_without_kernel=largest_difference(losses_without_kernel),
   )
 
 
@@ -303,9 +305,9 @@ def main() -> None:
         *("prepare", "--input", "docstrings", "--vocab", vocab),
         *("--output", data),
       )
-    done = {record.get("config") for record in records}
+    done_configs = {record.get("config") for record in records}
     for name in filter(None, args.configs.split(",")):
-      if name not in done:
+      if name not in done_configs:
         add(
           *measure_config(
             name, args.steps, data, slice_name, args.workdir, flags
