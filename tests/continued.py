@@ -1,7 +1,7 @@
-"""Continues the pre-training of a model with bert_jax and with transformers.
+"""Trains a model of transformers further, with bert_jax and with torch.
 
-The reference trains classes of transformers with torch's AdamW on the batches
-that the run reads, in float32 and without dropout.
+The reference trains transformers' class with torch's AdamW on the batches that
+bert_jax's run reads, in float32 and without dropout.
 """
 
 import json
@@ -63,9 +63,11 @@ REFERENCES = {
     "gpt:gpt1",
   ),
 }
-# The sizes of ELECTRA's generator. models/electra.py gives it hidden // 64
-# heads, and at least one.
-GENERATOR = dict(hidden_size=8, num_attention_heads=1, intermediate_size=32)
+# The sizes of ELECTRA's generator. It has one head, because models/electra.py
+# gives a generator hidden // 64 heads, but at least one.
+GENERATOR_SIZES = dict(
+  hidden_size=8, num_attention_heads=1, intermediate_size=32
+)
 _CHANGES_BY_FAMILY = {
   "roberta": {"model.padding_id": 0},
   "electra": {"model.generator_hidden": None},
@@ -82,18 +84,18 @@ _CHANGES_BY_FAMILY = {
 
 
 def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
-  """Writes a random model of transformers; ELECTRA has two, in two folders.
+  """Writes a random model of transformers.
 
   Args:
     path: the new folder.
     family: a key of `REFERENCES`.
-    vocabulary: the vocab.txt to copy.
+    vocabulary: the path of the vocab.txt to copy.
     vocab_size: the number of rows of the word table.
     seed: the seed of the random parameters.
 
   Returns:
     The model. For ELECTRA, the discriminator and the generator, which share
-    their embeddings.
+    their embeddings; each is written into a folder in `path`.
   """
   name, sizes, _ = REFERENCES[family]
   model = build_reference(name, sizes | dict(vocab_size=vocab_size), seed)
@@ -103,7 +105,7 @@ def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
   if family != "electra":
     model.save_pretrained(path)
     return model
-  sizes = sizes | GENERATOR | dict(vocab_size=vocab_size)
+  sizes = sizes | GENERATOR_SIZES | dict(vocab_size=vocab_size)
   generator = build_reference("ElectraForMaskedLM", sizes, seed + 1)
   generator.electra.embeddings = model.electra.embeddings
   generator.tie_weights()
@@ -113,7 +115,7 @@ def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
 
 
 def build_reference(name, sizes, seed=0):
-  """Returns a model whose parameters are all random."""
+  """Returns a model of transformers whose parameters are all random."""
   cls = getattr(transformers, name)
   torch.manual_seed(seed)
   model = cls(cls.config_class(**sizes, attn_implementation="eager")).eval()
@@ -156,19 +158,19 @@ def config_of(family, prepared_folder, model_folder, **changes):
     values | _CHANGES_BY_FAMILY.get(family, {}) | changes
   ).items():
     section = config
-    *section_names, last = key.split(".")
+    *section_names, last_name = key.split(".")
     for name in section_names:
       section = section[name]
     if setting is None:
-      section.pop(last, None)
+      section.pop(last_name, None)
     else:
-      section[last] = setting
+      section[last_name] = setting
   config_lib.parse(config)
   return config
 
 
 def run_config(config, workdir):
-  """Runs a config; returns the rows of training and the run's config.json."""
+  """Runs a config; returns the logged train rows and the run's config.json."""
   train.run(config, str(workdir))
   rows = logging.read_rows(str(workdir / "metrics.jsonl"))
   config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
@@ -176,7 +178,7 @@ def run_config(config, workdir):
 
 
 def batches_of_run(config):
-  """Returns the batches of a run's steps, as numpy arrays."""
+  """Returns the batch of each step of a run, as numpy arrays."""
   data = loader.open_data(seed=config["seed"], **config["data"])
   batch_size = config["batch_size"]
   return [
@@ -198,7 +200,7 @@ def _tensors(batch, family):
 
 
 def _gather(hidden, positions):
-  """Gathers vectors at positions: [b, l, d] -> [b, m, d]."""
+  """Returns the vectors [b, m, d] at `positions` of `hidden`, [b, l, d]."""
   return torch.stack(
     [x[p] for x, p in zip(hidden, positions.long(), strict=True)]
   )
@@ -217,13 +219,13 @@ def _masked_lm_loss(logits, tensors):
 
 
 def reference_losses(model, family, batch, sample_key):
-  """Returns {name: loss} of a batch; "loss" is the total, to train on.
+  """Returns {name of a loss: its mean over a batch}; "loss" is the total loss.
 
   Args:
     model: the model that `write_reference` returned.
     family: a key of `REFERENCES`.
     batch: numpy arrays of the run's batch.
-    sample_key: the random key of the tokens that ELECTRA's generator draws.
+    sample_key: the random key for drawing tokens of ELECTRA's generator.
   """
   tensors, inputs = _tensors(batch, family)
   if family == "electra":
@@ -279,7 +281,7 @@ def _electra_losses(model, tensors, inputs, batch, sample_key):
 
 
 def train_reference(model, family, config, rates):
-  """Trains a model of transformers, and returns {name: loss} of each step.
+  """Trains a model of transformers; returns {name: loss} of each step.
 
   Args:
     model: the model that `write_reference` returned; it is trained in place.
@@ -288,7 +290,7 @@ def train_reference(model, family, config, rates):
     rates: the learning rate of each step.
   """
   modules = model if isinstance(model, tuple) else (model,)
-  # A parameter that ELECTRA's networks share is trained once.
+  # A parameter that ELECTRA's two models share is given to the optimizer once.
   parameters = {id(p): p for m in modules for p in m.parameters()}
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   losses_by_step, key = [], jax.random.key(config["seed"])
@@ -307,7 +309,7 @@ def train_reference(model, family, config, rates):
 
 
 def add_piece(model, row, bias):
-  """Adds a piece to a model, and returns the model.
+  """Adds a piece to a model's word table and head; returns the model.
 
   Args:
     model: the model that `write_reference` returned; it is changed in place.

@@ -1,4 +1,4 @@
-"""Lists a few ordinary sentences in each of many languages and scripts."""
+"""Lists five ordinary sentences in each of 27 languages."""
 
 import unicodedata
 
@@ -193,9 +193,9 @@ LANGUAGES = {
     "Őszi esők után nagyobb lett a tó, és hűvös szél fújt.",
   ],
 }
-# These are the sentences in NFD: accents are separate characters, and the
-# syllables of Korean are split into letters.
-DECOMPOSED = {
+# The sentences that differ in NFD, in this form: accents are separate
+# characters, and the syllables of Korean are split into letters.
+LINES_BY_DECOMPOSED_LANGUAGE = {
   f"{name}, decomposed": [
     unicodedata.normalize("NFD", line)
     for line in lines
@@ -203,5 +203,7 @@ DECOMPOSED = {
   ]
   for name, lines in LANGUAGES.items()
 }
-TEXTS = LANGUAGES | {name: lines for name, lines in DECOMPOSED.items() if lines}
+TEXTS = LANGUAGES | {
+  name: lines for name, lines in LINES_BY_DECOMPOSED_LANGUAGE.items() if lines
+}
 LINES = [line for lines in TEXTS.values() for line in lines]

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+"""Tests the program of experiments/comparison, which compares the families."""
+
 FOLDER = pathlib.Path(__file__).parent.parent / "experiments" / "comparison"
 
 
 @pytest.fixture
 def compare(monkeypatch):
-  """The program experiments/comparison/compare.py as a module."""
+  """Yields the module of experiments/comparison/compare.py."""
   monkeypatch.setenv("JAX_PLATFORMS", "cpu")
   monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
   module = importlib.import_module("compare")
@@ -20,12 +22,12 @@ def compare(monkeypatch):
     sys.modules.pop(name, None)
 
 
-def test_steps_for_flops(compare):
+def test_steps_are_a_multiple_of_40_within_the_budget(compare):
   costs = [
     compare.PhaseCost(share=0.6, flops=10.0, positions=8),
     compare.PhaseCost(share=0.4, flops=20.0, positions=8),
   ]
-  # A mean step costs 14.
+  # A step costs 14 FLOPs on average.
   assert compare.steps_for_flops(costs, 14.0 * 400) == 400
   assert compare.steps_for_flops(costs, 14.0 * 439.9) == 400
   assert compare.steps_for_flops(costs, 14.0 * 440.1) == 440
@@ -35,40 +37,48 @@ def test_steps_for_flops(compare):
   assert compare.steps_for_seconds(2.5, 1.0) == 40
 
 
-def test_plan_counts_the_objective_and_all_parameters(compare):
-  vocab_size, hidden, mlp, layers = 100, 64, 256, 2
-  (first, second), parameters = compare.read_plan("roberta,tiny", vocab_size)
-  assert (first.share, second.share) == (0.6, 0.4)
-  assert first.positions == second.positions == 8 * 128
-  # The products with the kernels alone: 6 FLOPs for a weight and a token.
-  kernels = layers * (4 * hidden**2 + 2 * hidden * mlp)
-  assert first.flops > 6 * kernels * first.positions
-  # Longer rows have more attention, and as many products with kernels.
-  assert first.flops < second.flops < 2 * first.flops
-  embeddings = (vocab_size + 128 + 2) * hidden
-  assert parameters > kernels + embeddings
-  assert parameters < 1.2 * (kernels + embeddings) + 2 * hidden**2
-  # A student of 4 layers pays for the forward pass of its teacher's 8 layers,
-  # so for 3 * 4 + 8 layers instead of the 3 * 8 of its teacher's training, and
-  # a little more for the logits of all positions.
-  (teacher, _), _ = compare.read_plan("roberta", vocab_size)
-  (student, _), _ = compare.read_plan("distilbert", vocab_size)
-  assert 20 / 24 < student.flops / teacher.flops < 21 / 24
+def test_a_plan_has_the_costs_of_phases_and_the_number_of_parameters(compare):
+  vocab_size, hidden, mlp, num_layers = 100, 64, 256, 2
+  (first_phase, second_phase), num_parameters = compare.read_plan(
+    "roberta,tiny", vocab_size
+  )
+  assert (first_phase.share, second_phase.share) == (0.6, 0.4)
+  assert first_phase.positions == second_phase.positions == 8 * 128
+  # The products with the kernels alone need 6 FLOPs for each weight and token.
+  num_kernel_weights = num_layers * (4 * hidden**2 + 2 * hidden * mlp)
+  assert first_phase.flops > 6 * num_kernel_weights * first_phase.positions
+  # In phase 2, rows are longer, so the attention costs more. The products with
+  # kernels cost the same.
+  assert first_phase.flops < second_phase.flops < 2 * first_phase.flops
+  num_embedding_weights = (vocab_size + 128 + 2) * hidden
+  assert num_parameters > num_kernel_weights + num_embedding_weights
+  assert (
+    num_parameters
+    < 1.2 * (num_kernel_weights + num_embedding_weights) + 2 * hidden**2
+  )
+  # A student of 4 layers also pays for the forward pass of its teacher's 8
+  # layers. That is 3 * 4 + 8 passes through a layer, while the training of the
+  # teacher has 3 * 8. The logits of all positions cost a little more.
+  (teacher_phase, _), _ = compare.read_plan("roberta", vocab_size)
+  (student_phase, _), _ = compare.read_plan("distilbert", vocab_size)
+  assert 20 / 24 < student_phase.flops / teacher_phase.flops < 21 / 24
 
 
 def test_every_system_has_a_config_of_both_sizes(compare):
   for name in compare.systems.NAMES:
-    full, tiny = (
-      compare.systems.get_config(name + end) for end in ("", ",tiny")
+    full_config, tiny_config = (
+      compare.systems.get_config(name + suffix) for suffix in ("", ",tiny")
     )
-    assert full.data.builder == tiny.data.builder
-    assert full.model.hidden > tiny.model.hidden
+    assert full_config.data.builder == tiny_config.data.builder
+    assert full_config.model.hidden > tiny_config.model.hidden
     if name != "elmo":
-      assert full.batch_size * 128 == 32_768
-      assert full.schedule == compare.systems.get_config("roberta").schedule
+      assert full_config.batch_size * 128 == 32_768
+      assert (
+        full_config.schedule == compare.systems.get_config("roberta").schedule
+      )
 
 
-def test_summary_is_the_speed_without_slow_rows(compare):
+def test_a_summary_has_the_median_speed_of_each_phase(compare):
   costs = [
     compare.PhaseCost(share=0.5, flops=1.0, positions=10),
     compare.PhaseCost(share=0.5, flops=3.0, positions=10),
@@ -92,25 +102,31 @@ def test_summary_is_the_speed_without_slow_rows(compare):
   assert summary["seconds"] == 80 / 4 + 80 / 2
   assert summary["flops"] == 80 * 1.0 + 80 * 3.0
   assert summary["positions"] == 1600
-  first, second = summary["curve"]
-  assert (first["flops"], first["seconds"]) == (40.0, 10.0)
-  assert (second["flops"], second["seconds"]) == (80 + 120.0, 20 + 20.0)
-  assert second["mlm_loss"] == 5.0
+  first_point, second_point = summary["curve"]
+  assert (first_point["flops"], first_point["seconds"]) == (40.0, 10.0)
+  assert (second_point["flops"], second_point["seconds"]) == (
+    80 + 120.0,
+    20 + 20.0,
+  )
+  assert second_point["mlm_loss"] == 5.0
 
 
-def test_records_are_kept(compare, tmp_path, capsys):
+def test_records_are_read_from_the_folder_again(compare, tmp_path, capsys):
   records = compare.Records(str(tmp_path))
   assert records.read("bert", 0, "train") is None
   records.write({"seconds": 3.0, "curve": [1]}, "bert", 0, "train")
   assert "bert.0.train" in capsys.readouterr().out
-  again = compare.Records(str(tmp_path))
-  assert again.read("bert", 0, "train") == {"seconds": 3.0, "curve": [1]}
-  assert again.read("bert", 1, "train") is None
+  reopened_records = compare.Records(str(tmp_path))
+  assert reopened_records.read("bert", 0, "train") == {
+    "seconds": 3.0,
+    "curve": [1],
+  }
+  assert reopened_records.read("bert", 1, "train") is None
   (file,) = (tmp_path / "records").iterdir()
   assert json.loads(file.read_text("utf-8"))["curve"] == [1]
 
 
-def test_table_row_has_medians(compare, tmp_path):
+def test_a_row_of_the_table_has_the_median_score(compare, tmp_path):
   records = compare.Records(str(tmp_path))
   assert compare.table_row(records, "gpt", 0) == ""
   record = dict(parameters=2e6, steps=1000, positions=3e6, flops=4e15)
@@ -123,7 +139,7 @@ def test_table_row_has_medians(compare, tmp_path):
   )
 
 
-def test_results_have_every_piece(compare, tmp_path, capsys):
+def test_the_printed_results_have_every_part(compare, tmp_path, capsys):
   records = compare.Records(str(tmp_path))
   records.write(dict(seconds=5.0, curve=[1]), "gpt", 0, "train")
   blimp = dict(
@@ -149,7 +165,7 @@ def test_results_have_every_piece(compare, tmp_path, capsys):
   )
 
 
-def test_best_teacher_has_the_highest_score_on_blimp(compare, tmp_path):
+def test_the_best_teacher_has_the_highest_score_on_blimp(compare, tmp_path):
   records = compare.Records(str(tmp_path))
   assert compare.best_teacher(records, 0) is None
   for name, accuracy in [("bert", 0.6), ("roberta", 0.7), ("albert", 0.9)]:
@@ -158,7 +174,7 @@ def test_best_teacher_has_the_highest_score_on_blimp(compare, tmp_path):
 
 
 class FakeChildren:
-  """Stands for the child processes: notes them, and writes their results."""
+  """Stands in for child processes: lists them, and writes their results."""
 
   def __init__(self):
     self.started = []
@@ -211,10 +227,11 @@ def test_driver_trains_scores_and_continues(
   for flag in ("data", "words", "tasks", "blimp", "wnut17"):
     command += [f"--{flag}", str(tmp_path)]
   command += ["--flops", "6e10", "--fine-tune", "cola", "--task-seeds", "2"]
-  first, all_systems = "elmo,bert", "elmo,bert,distilbert,tinybert"
-  monkeypatch.setattr(sys, "argv", [*command, "--systems", first])
+  first_systems, all_systems = "elmo,bert", "elmo,bert,distilbert,tinybert"
+  monkeypatch.setattr(sys, "argv", [*command, "--systems", first_systems])
   compare.main()
-  # ELMo's trial comes first. Without a BERT, ELMo gets 90 seconds.
+  # A short trial of ELMo comes first. As there is no BERT yet, ELMo then trains
+  # for 90 seconds.
   assert children.configs() == ["elmo,tiny", "elmo,tiny", "bert,tiny"]
   records = compare.Records(str(tmp_path))
   assert records.read("elmo", 0, "train")["steps"] == 8 * 90
@@ -223,11 +240,11 @@ def test_driver_trains_scores_and_continues(
   assert 0.3 * 6e10 < bert["flops"] <= 6e10
   assert bert["seconds"] == bert["steps"] / 8
   names = {path.name for path in (tmp_path / "records").iterdir()}
-  pieces = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
-  bert_names = {f"bert.0.{piece}.json" for piece in (*pieces, "speed")}
-  elmo_names = {f"elmo.0.{piece}.json" for piece in ("train", "blimp", "speed")}
+  parts = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
+  bert_names = {f"bert.0.{part}.json" for part in (*parts, "speed")}
+  elmo_names = {f"elmo.0.{part}.json" for part in ("train", "blimp", "speed")}
   assert names == bert_names | elmo_names
-  # The second call does what is missing only.
+  # The second call does only what is missing.
   children.started.clear()
   (tmp_path / "records" / "bert.0.cola.1.json").unlink()
   (tmp_path / "records" / "elmo.0.train.json").unlink()
@@ -236,8 +253,10 @@ def test_driver_trains_scores_and_continues(
   assert children.configs() == [
     *("elmo,tiny", "distilbert,tiny", "tinybert,tiny")
   ]
-  steps_of_bert_in_seconds = bert["seconds"] * 8
-  assert records.read("elmo", 0, "train")["steps"] == steps_of_bert_in_seconds
+  num_steps_in_seconds_of_bert = bert["seconds"] * 8
+  assert (
+    records.read("elmo", 0, "train")["steps"] == num_steps_in_seconds_of_bert
+  )
   assert records.read("bert", 0, "cola", 1)["scores"][-1]["matthews"] == 0.25
   assert records.read("distilbert", 0, "train")["teacher"] == "bert"
   teacher_flag = f"--config.teacher.path={tmp_path / 'bert-0'}"

@@ -22,14 +22,14 @@ DEEP_DICT = '{"a": ' * 10**5 + "1" + "}" * 10**5
 
 
 @pytest.mark.parametrize("text", [DEEP_LIST, DEEP_DICT, "[" * 101 + "]" * 101])
-def test_deep_json_is_a_decode_error(text):
+def test_json_that_is_nested_too_deeply_is_refused(text):
   with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
     files.parse_json(text)
   with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
     files.parse_json(text.encode())
 
 
-def test_wide_json_and_brackets_in_text_are_not_deep():
+def test_brackets_in_text_and_wide_json_are_accepted():
   wide_value = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
   assert files.parse_json(json.dumps(wide_value)) == wide_value
   deep_value = json.loads("[" * 100 + "]" * 100)
@@ -42,7 +42,7 @@ def test_a_number_with_too_many_digits_is_refused():
 
 
 def in_folder(read):
-  """Returns a function that calls `read` with the folder of a file."""
+  """Returns a function that calls `read` with the folder of its argument."""
   return lambda path: read(str(pathlib.Path(path).parent))
 
 
@@ -78,7 +78,7 @@ def safetensors_header(**entries):
 
 
 @pytest.mark.parametrize(
-  "entries, size, message",
+  "offsets_by_name, num_bytes, message",
   [
     ({"a": [0, 4], "b": [4, 8]}, 8, None),
     ({"a": [0, 4], "b": [2, 6]}, 6, "invalid offset for tensor `b`"),
@@ -97,14 +97,14 @@ def safetensors_header(**entries):
   ],
 )
 def test_wrong_offsets_in_a_safetensors_file_are_refused(
-  tmp_path, entries, size, message
+  tmp_path, offsets_by_name, num_bytes, message
 ):
   path = tmp_path / "a.safetensors"
   tensors = {
     name: {"dtype": "F32", "shape": [1], "data_offsets": offsets}
-    for name, offsets in entries.items()
+    for name, offsets in offsets_by_name.items()
   }
-  path.write_bytes(safetensors_header(**tensors) + bytes(size))
+  path.write_bytes(safetensors_header(**tensors) + bytes(num_bytes))
   if message is None:
     assert sorted(model_folder.read_tensors(str(path))) == ["a", "b"]
     return
@@ -147,18 +147,18 @@ def test_wrong_types_in_an_index_are_refused(tmp_path, weight_map):
 
 
 def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
-  """A writer follows no link that another user put into the folder."""
+  """So a writer follows no link that another user put into the folder."""
   victim = tmp_path / "victim"
   victim.write_text("old")
   created_files = []
   original_open = os.open
 
-  def open_and_note(path, flags, *arguments, **options):
+  def open_and_list(path, flags, *arguments, **options):
     if flags & os.O_CREAT:
       created_files.append((pathlib.Path(path).name, flags))
     return original_open(path, flags, *arguments, **options)
 
-  monkeypatch.setattr(os, "open", open_and_note)
+  monkeypatch.setattr(os, "open", open_and_list)
   for ending in (".tmp", ".partial"):
     (tmp_path / f"a{ending}").symlink_to(victim)
   for _ in range(2):
@@ -175,7 +175,7 @@ def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
     "a.tmp",
     "victim",
   ]
-  # The new file has the permissions of a file that is written directly.
+  # The new file has the permissions that a directly written file gets.
   direct_file = tmp_path / "plain"
   direct_file.write_text("")
   assert (tmp_path / "a").stat().st_mode == direct_file.stat().st_mode
@@ -212,12 +212,12 @@ def test_a_lock_is_held_only_once(tmp_path):
     writer.hold_folder_lock(partial_path),
   ):
     pass
-  # An interrupted run leaves the lock's file, and the next run continues.
+  # The file of a lock stays. It does not stop the next run.
   with writer.hold_folder_lock(partial_path):
     assert writer.read_progress(partial_path) is None
 
 
-def test_files_of_a_killed_writer_are_deleted(tmp_path):
+def test_only_temporary_files_of_killed_writers_are_deleted(tmp_path):
   leftover = files.temporary_path(str(tmp_path / "progress.json"))
   for path in (leftover, tmp_path / ".a.tmp", tmp_path / "b.tmp"):
     pathlib.Path(path).touch()
@@ -226,7 +226,7 @@ def test_files_of_a_killed_writer_are_deleted(tmp_path):
 
 
 def run_with_a_full_disk(*arguments):
-  """Returns the error message of a command that cannot write its files."""
+  """Returns the error of a command that can write only 20 bytes to a file."""
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   try:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
@@ -237,7 +237,7 @@ def run_with_a_full_disk(*arguments):
   return error.value.code
 
 
-def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
+def test_the_error_of_a_full_disk_names_the_task_folder(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
@@ -254,25 +254,25 @@ def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "kind, name",
+  "algorithm, name",
   [("wordpiece", "v.txt"), ("bytelevel", "v"), ("unigram", "v.model")],
 )
 def test_a_full_disk_leaves_no_part_of_a_vocabulary(
-  tmp_path, monkeypatch, kind, name
+  tmp_path, monkeypatch, algorithm, name
 ):
   (tmp_path / "a.txt").write_text("some good words and some bad words\n" * 50)
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  write = train_vocab._write_files
+  original_write = train_vocab._write_files
 
   def write_on_a_full_disk(*arguments):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
-    write(*arguments)
+    original_write(*arguments)
 
   monkeypatch.setattr(train_vocab, "_write_files", write_on_a_full_disk)
   try:
     with pytest.raises(OSError) as error:
       train_vocab.train_vocab(
-        str(tmp_path / "a.txt"), 300, str(tmp_path / name), algorithm=kind
+        str(tmp_path / "a.txt"), 300, str(tmp_path / name), algorithm=algorithm
       )
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)

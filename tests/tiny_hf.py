@@ -1,4 +1,4 @@
-"""Writes transformers folders by hand, from a second table of array names."""
+"""Writes folders of transformers, from a table of array names of its own."""
 
 import json
 import re
@@ -7,8 +7,8 @@ import numpy as np
 
 from bert_jax.weights import model_folder
 
-# The sizes of the vocabulary, the hidden states, the embeddings of ALBERT and
-# ELECTRA, the MLP and the position table; the number of layers.
+# The sizes of the vocabulary, of the hidden states, of the embeddings of ALBERT
+# and ELECTRA, of the MLP and of the position table; the number of layers.
 VOCAB, HIDDEN, EMBEDDING, MLP, POSITIONS, LAYERS = 20, 8, 4, 12, 10, 2
 _SIZES = dict(
   vocab_size=VOCAB,
@@ -90,8 +90,8 @@ PREFIXES = {
   "distilbert": "distilbert.",
   "gpt": "transformer.",
 }
-# A line has an array's name without ".weight" or ".bias", and its shape:
-# [outputs, inputs] or [width].
+# Each line has the name of arrays without ".weight" and ".bias", and the shape
+# of the weight: [outputs, inputs] or [width].
 _TABLES = """
 embeddings.word_embeddings {v},{e}
 embeddings.position_embeddings {p},{e}
@@ -129,7 +129,7 @@ transformer.layer.I.ffn.lin1 {f},{d}
 transformer.layer.I.ffn.lin2 {d},{f}
 transformer.layer.I.output_layer_norm {d}
 """
-# GPT-1's kernels are [inputs, outputs], and its MLP is 4 times as wide.
+# GPT-1's kernels are [inputs, outputs], and its MLP has the width 4 * HIDDEN.
 _GPT = """
 tokens_embed {v},{d}
 positions_embed {p},{d}
@@ -149,7 +149,7 @@ _ENCODERS = {
   + _DISTILBERT,
   "gpt": _GPT,
 }
-# Class -> the arrays of its heads. "+" stands for the encoder's prefix.
+# Class -> the arrays of the class's heads. "+" stands for the encoder's prefix.
 HEADS = {
   "BertModel": "+pooler.dense {d},{d}",
   "BertForPreTraining": """+pooler.dense {d},{d}
@@ -196,13 +196,16 @@ classifier 3,{d}""",
 
 
 def family_of(name):
-  """Returns the family of a class."""
+  """Returns the family of a class of transformers."""
   class_prefix = re.split("For|Model|LMHead|DoubleHeads", name)[0].lower()
   return {"openaigpt": "gpt"}.get(class_prefix, class_prefix)
 
 
 def array_shapes(name, **sizes):
-  """Returns {name: shape} of every array in a file of a class."""
+  """Returns {name: shape} of all arrays in the file of a class's model.
+
+  `sizes` replace the letters v, d, e, f and p in the tables above.
+  """
   family = family_of(name)
   has_narrow_embeddings = family in ("albert", "electra")
   sizes = (
@@ -238,7 +241,7 @@ def array_shapes(name, **sizes):
 
 
 def constant_arrays(name):
-  """Returns the arrays of a class, each filled with a different number."""
+  """Returns the arrays of a class; each array is filled with its own number."""
   return {
     key: np.full(shape, i + 1, np.float32)
     for i, (key, shape) in enumerate(array_shapes(name).items())
@@ -255,7 +258,15 @@ def config_json(name, **options):
 
 
 def write_folder(path, name, arrays=None, drop=(), **options):
-  """Writes a folder of a class; returns its path as a string."""
+  """Writes the folder of a class's model; returns its path as a string.
+
+  Args:
+    path: the new folder.
+    name: the class.
+    arrays: {name: array}; None writes `constant_arrays`.
+    drop: the fields that config.json lacks.
+    **options: fields of config.json.
+  """
   path.mkdir(parents=True)
   fields = {
     k: v for k, v in config_json(name, **options).items() if k not in drop

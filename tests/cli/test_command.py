@@ -1,4 +1,4 @@
-"""Tests `bert_jax VERB`: help, wrong flags, errors, and what it imports."""
+"""Tests `bert_jax VERB`: its help, flags, errors and imports."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def test_the_overview_has_a_line_for_every_verb():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_fits_on_a_screen_and_has_an_example(verb):
+def test_help_has_at_most_50_lines_and_an_example(verb):
   lines = parser_of(verb).format_help().splitlines()
   assert len(lines) <= 50 and max(map(len, lines)) <= 80
   assert lines[0].startswith(f"usage: bert_jax {verb} ")
@@ -63,8 +63,8 @@ def test_the_example_has_only_flags_that_exist(verb):
       assert word.partition("=")[0] in parser._option_string_actions, word
 
 
-def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
-  """Flags of several verbs are defined only once, in `flags.SHARED_FLAGS`."""
+def test_flags_have_hyphens_and_shared_flags_are_defined_once():
+  """A flag of several verbs is defined in `flags.SHARED_FLAGS`."""
   verbs_by_flag: dict[str, list[str]] = {}
   for verb in VERBS:
     for flag in parser_of(verb)._option_string_actions:
@@ -110,7 +110,7 @@ def test_config_prints_every_value(capsys):
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
-  """A KeyError is no error of the user's input, so it is raised again."""
+  """A KeyError is no fault of the user's input, so it is raised again."""
 
   def fail(*arguments):
     raise KeyError("a fault")
@@ -179,7 +179,7 @@ def test_a_verb_imports_no_other_verb():
     (FloatingPointError("loss is nan."), "split-text", "loss is nan."),
   ],
 )
-def test_an_error_becomes_a_sentence_by_its_class(
+def test_errors_of_certain_classes_become_one_sentence(
   monkeypatch, error, verb, sentence
 ):
   def fail(*arguments, **options):
@@ -212,8 +212,8 @@ def test_a_stopped_command_says_how_to_continue(monkeypatch, verb, sentence):
   assert exit_info.value.code == sentence
 
 
-def print_error_of_thread(error):
-  """Returns what is printed if a thread raises an error."""
+def output_for_error_of_thread(error):
+  """Returns what stderr holds after a thread has raised an error."""
   code = (
     "import sys, threading\n"
     "from bert_jax.cli import errors\n"
@@ -229,14 +229,16 @@ def print_error_of_thread(error):
   return process.stderr
 
 
-def test_no_exception_of_a_thread_is_hidden():
-  line = print_error_of_thread("OSError(28, 'Full', 'f')")
+def test_every_exception_of_a_thread_is_printed():
+  line = output_for_error_of_thread("OSError(28, 'Full', 'f')")
   assert line == "note: thread saver: [Errno 28] Full: 'f'\n"
-  trace = print_error_of_thread("KeyError('a fault')")
+  trace = output_for_error_of_thread("KeyError('a fault')")
   assert "Traceback" in trace and "KeyError: 'a fault'" in trace
 
 
-def test_late_callbacks_print_one_line_and_other_faults_a_traceback(capsys):
+def test_a_callback_of_a_closed_loop_prints_only_one_line(
+  capsys,
+):
   messages.note_once.cache_clear()
   loop = asyncio.new_event_loop()
   loop.close()
@@ -256,21 +258,21 @@ def test_late_callbacks_print_one_line_and_other_faults_a_traceback(capsys):
   assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["orbax.checkpoint.reads", "another"])
-def test_later_failed_reads_of_a_checkpoint_print_one_line(module, capsys):
+@pytest.mark.parametrize("module_name", ["orbax.checkpoint.reads", "another"])
+def test_later_failed_reads_of_a_checkpoint_print_one_line(module_name, capsys):
   messages.note_once.cache_clear()
-  namespace = {"__name__": module}
+  namespace = {"__name__": module_name}
   exec("async def read():\n  raise Exception('60 lines')", namespace)
   for _ in range(2):
     coroutine = namespace["read"]()
     with pytest.raises(Exception, match="60 lines") as failure:
       coroutine.send(None)
-    # A fault outside of orbax goes to sys.__unraisablehook__, which refuses
-    # this namespace, since Python did not make it.
+    # An error outside orbax goes to sys.__unraisablehook__. It raises
+    # TypeError, because `unraisable` is no object of Python's class.
     unraisable = types.SimpleNamespace(
       exc_value=failure.value, object=coroutine
     )
-    is_orbax = module.startswith("orbax.")
+    is_orbax = module_name.startswith("orbax.")
     with contextlib.nullcontext() if is_orbax else pytest.raises(TypeError):
       errors.report_unraisable(unraisable)
   line = "note: orbax could not read other arrays of the checkpoint either.\n"

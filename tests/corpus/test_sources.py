@@ -101,10 +101,12 @@ def test_half_a_surrogate_pair_is_refused_or_replaced(tmp_path):
   assert read_documents(path) == [["good \U0001f600 end"]]
 
 
-@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
-def test_a_byte_that_is_not_utf8_is_named(tmp_path, bom):
-  path = write_file(tmp_path / "a.txt", bom + b"Fine.\nB\xe4d.\n")
-  with pytest.raises(ValueError, match=rf"a\.txt: .*byte {7 + len(bom)};"):
+@pytest.mark.parametrize("byte_order_mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_that_is_not_utf8_is_named(tmp_path, byte_order_mark):
+  path = write_file(tmp_path / "a.txt", byte_order_mark + b"Fine.\nB\xe4d.\n")
+  with pytest.raises(
+    ValueError, match=rf"a\.txt: .*byte {7 + len(byte_order_mark)};"
+  ):
     read_documents(path)
   assert read_documents(path, errors="replace") == [["Fine.", "B\ufffdd."]]
 
@@ -166,21 +168,25 @@ def test_data_sets_of_tfds_are_read(tmp_path, monkeypatch):
     read_documents("tfds:no_such_thing")
 
 
-def test_globs_are_sorted_and_read_once(tmp_path):
+def test_files_of_patterns_are_sorted_and_read_once(tmp_path):
   for name in ("b.txt", "a.txt", "sub/c.txt"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     write_file(tmp_path / name, name)
-  a, b, c = ["a.txt"], ["b.txt"], ["sub/c.txt"]
-  assert read_documents(tmp_path / "*.txt") == [a, b]
-  assert read_documents(tmp_path / "**/*.txt") == [a, b, c]
+  a_document, b_document, c_document = ["a.txt"], ["b.txt"], ["sub/c.txt"]
+  assert read_documents(tmp_path / "*.txt") == [a_document, b_document]
+  assert read_documents(tmp_path / "**/*.txt") == [
+    a_document,
+    b_document,
+    c_document,
+  ]
   inputs = [f"{tmp_path}/b.txt, {tmp_path}/*", f"{tmp_path}/sub/../a.txt"]
-  assert read_documents(inputs) == [b, a]
+  assert read_documents(inputs) == [b_document, a_document]
 
 
-def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
-  """A prepared folder stores the names of its inputs.
+def test_names_of_inputs_are_not_normalised(tmp_path, monkeypatch):
+  """A prepared folder stores the names of its inputs as they are given.
 
-  If `prepare` is called again, it compares the stored names with the new ones.
+  A second call of `prepare` compares them with the names that it is given.
   """
   write_file(tmp_path / "a.txt", "a")
   monkeypatch.chdir(tmp_path)
@@ -216,7 +222,7 @@ def test_an_unknown_format_is_named(tmp_path, monkeypatch, name):
     read_documents("text:x.txt")
 
 
-def test_long_documents_are_cut(tmp_path, monkeypatch):
+def test_long_texts_are_cut_into_documents(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 10)
   texts = [f"Line {i}." for i in range(5)]
   path = write_file(tmp_path / "a.txt", "\n".join(texts))
@@ -228,7 +234,7 @@ def test_long_documents_are_cut(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("sentence", ['He said " so. ', "no-stop ", "x"])
-def test_long_paragraphs_are_cut(tmp_path, sentence):
+def test_long_paragraphs_are_cut_into_sentences(tmp_path, sentence):
   text = sentence * 30000
   path = write_file(tmp_path / "a.txt", text)
   (document,) = read_documents(path, format="text")
@@ -237,14 +243,14 @@ def test_long_paragraphs_are_cut(tmp_path, sentence):
   assert text_without_spaces == "".join(text.split())
 
 
-@pytest.mark.parametrize("block", [1, 3, 2**16])
-def test_white_space_becomes_single_spaces(monkeypatch, block):
-  monkeypatch.setattr(sources, "_BLOCK_CHARS", block)
+@pytest.mark.parametrize("block_chars", [1, 3, 2**16])
+def test_white_space_becomes_single_spaces(monkeypatch, block_chars):
+  monkeypatch.setattr(sources, "_BLOCK_CHARS", block_chars)
   for text in ("", "a", "  ", " a\n\tbc \u3000d\x1ce ", "abcdefgh ij  k" * 20):
     assert sources.with_single_spaces(text) == " ".join(text.split())
 
 
-def test_the_share_that_is_read_grows_to_one(tmp_path):
+def test_the_share_of_the_input_that_was_read_grows_to_one(tmp_path):
   write_file(tmp_path / "a.txt", BERT_FORMAT)
   write_file(tmp_path / "b.jsonl", jsonl_text("One.", "Two."))
   text_sources = sources.find_sources(str(tmp_path / "*"))
@@ -253,7 +259,7 @@ def test_the_share_that_is_read_grows_to_one(tmp_path):
   assert shares == sorted(shares) and shares[-1] == 1.0
 
 
-def test_input_given_twice_reads_both():
+def test_two_flags_input_add_their_files():
   parser = flags.Parser("bert_jax")
   flags.add_text(parser)
   args = parser.parse(["--input", "a", "b", "--input", "c"])

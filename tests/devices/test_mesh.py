@@ -1,4 +1,4 @@
-"""Every mesh computes the same numbers, and splits arrays as the rules say."""
+"""Tests that all meshes give the same numbers and split arrays by the rules."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from bert_jax.devices import sharding, update_sharding
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# The fixture's parameter has the mark `slow`. A mark on the fixture would not
-# reach its tests.
+# A mark on a fixture does not reach the tests that use the fixture, but a mark
+# on the fixture's parameter does.
 @pytest.fixture(
   scope="module", params=[pytest.param("meshes", marks=pytest.mark.slow)]
 )
 def folder_and_report(tmp_path_factory):
-  """Returns the folder and the report of `mesh_worker.py` on 8 CPU devices."""
+  """Runs `mesh_worker.py` on 8 CPU devices; returns its folder and report."""
   folder = tmp_path_factory.mktemp("mesh")
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu",
@@ -40,7 +40,7 @@ def read_arrays(folder, name):
 
 
 def assert_same_runs(folder, report, expected_run, actual_run, tolerance=1e-5):
-  """Losses and all arrays of the last states agree within the tolerance."""
+  """Asserts that the losses and last states of two runs agree."""
   losses = report["losses"]
   np.testing.assert_allclose(
     losses[actual_run], losses[expected_run], rtol=0, atol=tolerance
@@ -63,26 +63,26 @@ def assert_same_runs(folder, report, expected_run, actual_run, tolerance=1e-5):
 
 
 def test_losses_and_parameters_are_equal_on_any_mesh(folder_and_report):
-  """The runs use dropout, and each row has 0 to 11 targets."""
+  """Each mesh is compared with one device; the runs use dropout."""
   folder, report = folder_and_report
   for mesh in report["shards"]:
     assert_same_runs(folder, report, "1x1x1", mesh)
 
 
 def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
-  """A batch is split into micro-batches; some devices get one row of each.
+  """The batch is split into 1 to 8 micro-batches.
 
   The gradients were wrong before the hidden states that the masked-LM decoder
   reads got a sharding constraint.
   """
   folder, report = folder_and_report
-  names = {f"parts{count}" for count in (1, 2, 4, 8)}
-  for name in names:
-    assert_same_runs(folder, report, "parts1", name)
+  run_names = {f"parts{count}" for count in (1, 2, 4, 8)}
+  for run_name in run_names:
+    assert_same_runs(folder, report, "parts1", run_name)
 
 
 def test_arrays_are_split_as_the_rules_say(folder_and_report):
-  """Parameters and moments are split so after init and after some steps."""
+  """Parameters and moments are split, after init and after three steps."""
   _, report = folder_and_report
   layer = ".params['encoder']['layers']['layer']"
   for mesh, shards_by_time in report["shards"].items():
@@ -103,10 +103,10 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
         assert num_shards[name] == num_shards[parameter], name
 
 
-def test_no_constraint_is_dropped(folder_and_report):
-  """On a mesh, the graph of the model has all 10 sharding constraints.
+def test_the_program_has_every_sharding_constraint(folder_and_report):
+  """On a mesh, the model's program has all 10 sharding constraints.
 
-  They are on the tables of words and segments, the embeddings, the projection,
+  They are for the tables of words and segments, the embeddings, the projection,
   the two norms (3 constraints), the MLP, the head's input and the logits.
   """
   _, report = folder_and_report
@@ -114,21 +114,21 @@ def test_no_constraint_is_dropped(folder_and_report):
 
 
 def test_added_rows_of_the_word_table_stay_zero(folder_and_report):
-  """The word table has rows of zeros in memory, so that it can be split.
+  """In memory, the word table has added rows of zeros, so that it can be split.
 
   Checkpoints have only the 61 rows of the pieces.
   """
   folder, report = folder_and_report
-  for mesh, rows in report["rows"].items():
+  for mesh, num_rows in report["rows"].items():
     tensor = int(mesh.split("x")[2])
-    assert rows == {1: 61, 2: 62, 4: 64}[tensor]
+    assert num_rows == {1: 61, 2: 62, 4: 64}[tensor]
     saved_arrays = read_arrays(folder, mesh)
     assert [len(v) for k, v in saved_arrays.items() if "['word']" in k] == [
       61
     ] * 3
   assert report["padded_rows_are_zero"]
   assert report["padded_probability"] == 0.0
-  # The graph masks logits only if the table has added rows.
+  # The program masks logits only if the table has added rows.
   assert report["masks_in_graph"] == {"60": False, "61": True}
 
 
@@ -140,10 +140,10 @@ def test_a_checkpoint_can_be_restored_on_any_mesh(folder_and_report):
 
 
 def test_a_split_update_changes_no_result(folder_and_report):
-  """Losses, parameters and moments of three runs agree within 1e-6.
+  """Three runs agree within 1e-6 with runs that do not split the update.
 
-  The devices of the axis "data" hold parts of each matrix and of its moments,
-  after init and after training.
+  After init and after training, the devices of the axis "data" hold parts of
+  each matrix and of its moments.
   """
   folder, report = folder_and_report
   assert len(report["split_shards"]) == 3
@@ -159,7 +159,7 @@ def test_a_split_update_changes_no_result(folder_and_report):
 
 
 def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
-  """The shards of a mask differ, but the whole mask is equal on every mesh."""
+  """The shards of a mask differ, but every mesh has the same mask."""
   _, report = folder_and_report
   assert report["dropout"] == {
     str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
@@ -167,7 +167,7 @@ def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
 
 
 def test_evaluation_counts_every_example_once(folder_and_report):
-  """For any batch size and number of devices, 8 of 10 predictions are right."""
+  """With all batch sizes and numbers of devices, the accuracy is 8 of 10."""
   _, report = folder_and_report
   assert len(report["evaluation"]) == 14
   for name, accuracy in report["evaluation"].items():
@@ -213,7 +213,7 @@ class FakeMesh:
   [
     ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
     # In the next three cases, a tensor axis lies in one process, in both
-    # processes, and in two of four processes.
+    # processes, or in two of four processes.
     ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
     ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),
     ([0, 1, 2, 3], 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),
@@ -243,7 +243,7 @@ NO_WINDOWED_EINSUM = {
 
 
 @pytest.mark.parametrize(
-  "kind, remat, splits_update, options",
+  "kind, remat, splits_update, expected_options",
   [
     ("TPU v6 lite", True, False, NO_DOT_DOT_FUSION),
     ("TPU v6 lite", False, False, {}),
@@ -254,15 +254,17 @@ NO_WINDOWED_EINSUM = {
   ],
 )
 def test_compiler_options_depend_on_device_and_step(
-  kind, remat, splits_update, options
+  kind, remat, splits_update, expected_options
 ):
   device = FakeDevice(0)
   device.device_kind, device.platform = kind, kind.split()[0].lower()
-  assert sharding.compiler_options(device, remat, splits_update) == options
+  assert (
+    sharding.compiler_options(device, remat, splits_update) == expected_options
+  )
 
 
 @pytest.mark.parametrize(
-  "setting, platform, data, expected_answer",
+  "setting, platform, data, is_split",
   [
     ("auto", "tpu", 8, True),
     ("auto", "tpu", 1, False),
@@ -274,9 +276,9 @@ def test_compiler_options_depend_on_device_and_step(
   ],
 )
 def test_the_update_is_split_on_tpus_or_if_asked(
-  setting, platform, data, expected_answer
+  setting, platform, data, is_split
 ):
   mesh = FakeMesh([0] * 8, 1)
   mesh.shape["data"] = data
   mesh.devices.flat[0].platform = platform
-  assert update_sharding.splits_update(mesh, setting) is expected_answer
+  assert update_sharding.splits_update(mesh, setting) is is_split

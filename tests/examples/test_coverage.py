@@ -1,4 +1,4 @@
-"""Tests the share of a text that rows hold, and the lines about sentences."""
+"""Tests the share of a text that rows hold, and lines about sentences."""
 
 import itertools
 
@@ -52,12 +52,12 @@ def corpora() -> dict[str, reader.Corpus]:
   }
 
 
-@pytest.mark.parametrize("kind", ["short", "single", "long"])
-@pytest.mark.parametrize("name", OPTIONS_BY_BUILDER)
-def test_measured_shares_are_those_of_the_rows(corpora, kind, name):
-  corpus = corpora[kind]
-  options = OPTIONS_BY_BUILDER[name] | {"length": 32}
-  recipe = recipes.make_recipe(name, SPECIAL, corpus.num_tokens + 5, options)
+@pytest.mark.parametrize("corpus_name", ["short", "single", "long"])
+@pytest.mark.parametrize("builder", OPTIONS_BY_BUILDER)
+def test_measured_shares_are_those_of_the_rows(corpora, corpus_name, builder):
+  corpus = corpora[corpus_name]
+  options = OPTIONS_BY_BUILDER[builder] | {"length": 32}
+  recipe = recipes.make_recipe(builder, SPECIAL, corpus.num_tokens + 5, options)
   key = hashing.make_key("reach")
   elements = recipe.index(corpus, 0, corpus.num_documents, key)
   numbers = np.arange(len(elements), dtype=np.uint64)
@@ -70,21 +70,21 @@ def test_measured_shares_are_those_of_the_rows(corpora, kind, name):
   share = np.setdiff1d(ids, SPECIAL).size / corpus.num_tokens
   measurement = coverage.measure_coverage(corpus, recipe)
   assert measurement.held_share == pytest.approx(share, abs=1e-9)
-  if name == "bert_pairs":
+  if builder == "bert_pairs":
     # The label of a pair says whether its second text is random.
     random_share = batch["pair_labels"].mean()
     assert measurement.random_share == pytest.approx(random_share, abs=1e-9)
-  elif name == "albert_pairs":
+  elif builder == "albert_pairs":
     random_share = np.mean(elements["random"])
     assert measurement.random_share == pytest.approx(random_share, abs=1e-9)
   else:
     assert measurement.random_share is None
 
 
-def test_packed_rows_count_every_text(corpora):
+def test_coverage_counts_every_text_of_a_packed_row(corpora):
   corpus = corpora["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
-  packed_rows, single_rows = [
+  packed_coverage, single_coverage = [
     coverage.measure_coverage(
       corpus,
       recipes.make_recipe("bert_pairs", SPECIAL, corpus.num_tokens + 5, o),
@@ -92,11 +92,11 @@ def test_packed_rows_count_every_text(corpora):
     for o in (options, options | {"max_sequences": 1})
   ]
   # Every document is one sentence, so all pairs are random.
-  assert packed_rows.random_share == single_rows.random_share == 1.0
-  # With packing, the first texts are paired with other second texts, so the
-  # shares are not quite equal.
-  assert packed_rows.held_share == pytest.approx(
-    single_rows.held_share, abs=0.05
+  assert packed_coverage.random_share == single_coverage.random_share == 1.0
+  # With packing, the first texts have different second texts, so the shares are
+  # not quite equal.
+  assert packed_coverage.held_share == pytest.approx(
+    single_coverage.held_share, abs=0.05
   )
 
 
@@ -112,9 +112,9 @@ def test_a_large_text_is_sampled(corpora, monkeypatch):
   assert coverage.measure_coverage(corpus, recipe).held_share == 1.0
 
 
-@pytest.mark.parametrize("block", [1, 3, 2**20])
-def test_sizes_of_sentences_and_documents(monkeypatch, block):
-  monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
+@pytest.mark.parametrize("block_size", [1, 3, 2**20])
+def test_sizes_of_sentences_and_documents(monkeypatch, block_size):
+  monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block_size)
   corpus = corpus_with_unique_ids([[3, 5], [10], [1, 1, 4], [2]])
   sizes = text_sizes.measure_lengths(corpus.sentences, corpus.documents)
   assert sizes == text_sizes.LengthStatistics(26 / 7, 10, 2, 4)
@@ -142,9 +142,9 @@ def test_prepare_says_how_long_sentences_are(
   tmp_path, capsys, text, sizes, warning
 ):
   lines = lines_of_prepare(tmp_path, capsys, text)
-  mean, longest, num_single, documents = sizes
+  mean, longest, num_single_sentence, num_documents = sizes
   start = f"train: {mean} tokens a sentence, {longest} in the longest;"
-  start += f" {num_single} of {documents} documents ("
+  start += f" {num_single_sentence} of {num_documents} documents ("
   assert sum(line.startswith(start) for line in lines) == 1
   warnings = [line for line in lines if line.startswith("warning: ")]
   assert len(warnings) == bool(warning)
@@ -174,10 +174,10 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
   assert "20 of 20 documents are one sentence" in poor_lines[2]
 
 
-@pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
-def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
+@pytest.mark.parametrize("length, block_size", [(32, 2**20), (48, 4)])
+def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block_size):
   """The reason is long sentences, or documents of one sentence."""
-  monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block)
+  monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block_size)
   filling_documents, limit = [[length, length - 3, 90], [200] * 4], length - 3
   text = corpus_with_unique_ids(
     [*filling_documents, [5, 6], [length], [length - 4, 2], [9]] * 3
@@ -195,10 +195,10 @@ def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block):
   warning = f"21 of the 39 sentences each fill a row of {length} tokens, so"
   assert warning in last_line(text)
   assert "data.length" in last_line(text)
-  # Here 30 of the sentences that fill a row are whole documents.
+  # In this corpus, 30 of the sentences that fill a row are whole documents.
   text = corpus_with_unique_ids([[length]] * 30 + filling_documents)
   assert "30 of 32 documents are one sentence and have" in last_line(text)
-  # There is no warning if sentences are short and documents have several.
+  # If sentences are short, and documents have several, there is no warning.
   assert "warning" not in last_line(
     corpus_with_unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20)
   )

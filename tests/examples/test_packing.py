@@ -1,4 +1,4 @@
-"""Tests that a sequence in a packed row equals the sequence in a single row."""
+"""Tests packed rows: each sequence is that of a row with one sequence."""
 
 import json
 
@@ -20,7 +20,7 @@ OPTIONS_BY_NAME = {
   "doc_spans": dict(max_predictions=12, masking="span", count="ceil"),
   "lm": {},
 }
-BUILDER_OF_NAME = {
+BUILDER_BY_NAME = {
   "bert_words": "bert_pairs",
   "electra_repeated": "electra_segments",
   "doc_spans": "doc_sentences",
@@ -39,7 +39,7 @@ def corpus():
 
 
 def make_recipe(corpus, name, max_sequences, **options):
-  factory = recipes.RECIPES[BUILDER_OF_NAME.get(name, name)]
+  factory = recipes.RECIPES[BUILDER_BY_NAME.get(name, name)]
   options = (
     dict(length=64, max_sequences=max_sequences)
     | OPTIONS_BY_NAME[name]
@@ -62,7 +62,7 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
   for key, (shape, dtype) in recipe.features.items():
     assert batch[key].shape == (len(elements), *shape)
     assert batch[key].dtype == dtype
-  # Assemble the examples again, with one sequence in each row.
+  # Build the examples again, with one sequence in each row.
   rows, ranks = np.nonzero(elements["length"])
   sequence_numbers = numbers[rows] * np.uint64(5) + ranks.astype(np.uint64)
   layout = single_recipe.build.keywords["layout"]
@@ -73,18 +73,20 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
   assert num_sequences.max() >= 4 and (num_sequences > 1).mean() > 0.5
   for i in range(len(rows)):
     (columns,) = np.nonzero(batch["sequence_ids"][rows[i]] == ranks[i] + 1)
-    n, begin = len(columns), columns[0]
-    assert columns.tolist() == list(range(begin, begin + n))
-    assert n == (single_rows["sequence_ids"][i] == 1).sum()
+    length, begin = len(columns), columns[0]
+    assert columns.tolist() == list(range(begin, begin + length))
+    assert length == (single_rows["sequence_ids"][i] == 1).sum()
     for key in ("input_ids", "segment_ids", "lm_ids", "lm_weights"):
       if key in batch:
         np.testing.assert_array_equal(
-          batch[key][rows[i], columns], single_rows[key][i, :n]
+          batch[key][rows[i], columns], single_rows[key][i, :length]
         )
-    assert batch["position_ids"][rows[i], columns].tolist() == list(range(n))
+    assert batch["position_ids"][rows[i], columns].tolist() == list(
+      range(length)
+    )
     if "mlm_ids" in batch:
       positions = batch["mlm_positions"][rows[i]]
-      is_inside = (positions >= begin) & (positions < begin + n)
+      is_inside = (positions >= begin) & (positions < begin + length)
       is_inside &= batch["mlm_weights"][rows[i]] > 0
       is_used = single_rows["mlm_weights"][i] > 0
       np.testing.assert_array_equal(
@@ -115,32 +117,33 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
 
 @pytest.mark.parametrize("name", ["doc_sentences", "lm", "electra_segments"])
 def test_packing_loses_and_repeats_nothing(corpus, name):
-  """Packed rows have every example of single rows exactly once."""
+  """Packed rows hold the examples of single rows, each exactly once."""
   single_rows, packed_rows = (
-    make_recipe(corpus, name, count).index(corpus, 30, 200, 2)
-    for count in (1, 5)
+    make_recipe(corpus, name, max_sequences).index(corpus, 30, 200, 2)
+    for max_sequences in (1, 5)
   )
   packed_rows = packed_rows[packed_rows["length"] > 0]
   order = np.argsort(packed_rows["start"])
   np.testing.assert_array_equal(packed_rows[order], single_rows)
 
 
-def test_little_padding_is_left(corpus):
-  """Short documents give padding: over 50% of the tokens of single rows, but
-  under 3% of the tokens of packed rows.
+def test_packed_rows_have_little_padding(corpus):
+  """The documents are short. Padding is over 50% of the tokens of single rows.
+
+  In packed rows, it is under 3%.
   """
   for name, options in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
-    shares = []
+    padding_shares = []
     for max_sequences in (1, 12):
       recipe = make_recipe(corpus, name, max_sequences, length=128, **options)
       elements = recipe.index(corpus, 0, corpus.num_documents, 0)
       numbers = np.arange(len(elements), dtype=np.uint64)
       batch = recipe.build(corpus, elements, numbers, 0)
-      shares.append((batch["sequence_ids"] == 0).mean())
-    assert shares[0] > 0.5 and shares[1] < 0.03
+      padding_shares.append((batch["sequence_ids"] == 0).mean())
+    assert padding_shares[0] > 0.5 and padding_shares[1] < 0.03
 
 
-def test_assigned_rows_keep_every_limit():
+def test_assign_rows_keeps_every_limit():
   rng = np.random.default_rng(1)
   for num_slots, max_sequences in ((20, 8), (9, 8), (20, 2), (9, 1)):
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
@@ -160,14 +163,14 @@ def test_assigned_rows_keep_every_limit():
 
 def make_stream(corpus, name, max_sequences=5, seed=0):
   recipe = make_recipe(corpus, name, max_sequences)
-  # The shards are so small that an epoch has several portions.
+  # The shards are so small that an epoch has several portions of documents.
   return streams.Stream(
     corpus, recipe, seed, shard_tokens=2000, shards_per_portion=3
   )
 
 
 @pytest.mark.parametrize("name", OPTIONS_BY_NAME)
-def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
+def test_rows_do_not_depend_on_hosts_and_restarts(corpus, name):
   full_batch = make_stream(corpus, name).read(0, 24 * 60)
   for num_hosts in (1, 3):
     batches_by_host = []
@@ -219,7 +222,7 @@ def test_options_out_of_range_are_refused():
 
 @pytest.mark.parametrize("max_sequences", [1, 5])
 def test_static_masks_repeat_after_three_epochs(corpus, max_sequences):
-  """Epoch e repeats the rows of epoch e - 3 in another order."""
+  """Epoch e has the rows of epoch e - 3 in a different order."""
   factory = recipes.RECIPES["bert_pairs"]
   recipe = factory(
     SPECIAL,

@@ -1,4 +1,4 @@
-"""Tests activations, dropout by hash, attention with masks, and the stack."""
+"""Tests activations, dropout, attention masks and the stack of layers."""
 
 import functools
 
@@ -32,10 +32,10 @@ def test_both_gelus_have_known_values():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_fully_masked_row_is_finite(dtype):
-  """Outputs and gradients are finite, also in a row of padding.
+def test_attention_in_a_row_of_padding_is_finite(dtype):
+  """Its outputs and gradients are finite, in every dtype.
 
-  In a row with words, a masked key gets a weight of exactly 0.
+  In a row with tokens, a masked key gets a probability of exactly 0.
   """
   qkv = jax.random.normal(jax.random.key(0), (2, 3, 2, 3, 4), dtype)
   bias, ids = jnp.zeros((2, 3, 4)), jnp.array([[0, 0, 0], [1, 1, 0]])
@@ -53,28 +53,31 @@ def test_fully_masked_row_is_finite(dtype):
 
 def test_unknown_attention_is_refused():
   qkv, ids = jnp.zeros((1, 2, 1, 3, 4)), jnp.ones((1, 2), jnp.int32)
-  for name, text in (("flash", "flash.*xla"), ("triton", "'cpu'.*auto")):
-    with pytest.raises(ValueError, match=text):
+  for name, message_part in (
+    ("flash", "flash.*xla"),
+    ("triton", "'cpu'.*auto"),
+  ):
+    with pytest.raises(ValueError, match=message_part):
       attention.attention(qkv, jnp.zeros((1, 3, 4)), ids, implementation=name)
 
 
 def test_sequences_of_a_row_do_not_see_each_other():
-  """No token sees padding, and padding sees the first sequence."""
+  """No token sees padding. A padding token sees the first sequence."""
   mask = attention.attention_mask(jnp.array([[1, 1, 2, 0]]))[0, 0]
   expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0]]
   assert mask.astype(int).tolist() == expected
 
 
-def kept_elements(shape, rate, seed=0):
+def kept_by_dropout(shape, rate, seed=0):
   x = jnp.ones(shape)
   return np.asarray(layers.dropout(x, rate, jax.random.key(seed))) > 0
 
 
 def test_dropout_bits_are_uniform_and_independent():
   shape = (64, 50, 128)
-  is_kept = kept_elements(shape, 0.1)
+  is_kept = kept_by_dropout(shape, 0.1)
   num_elements = is_kept.size
-  # The bound is five standard deviations of a binomial mean.
+  # The bound is five standard deviations of the mean of independent draws.
   bound = 5 * np.sqrt(0.09 / num_elements)
   assert abs(is_kept.mean() - 0.9) < bound
   for axis in range(3):
@@ -82,13 +85,13 @@ def test_dropout_bits_are_uniform_and_independent():
     assert abs(mean_by_index - 0.9).max() < 6 * np.sqrt(
       0.09 * shape[axis] / num_elements
     )
-    # Elements at two places are both kept as often as with independent draws.
-    # The places are half the axis apart, or are neighbours.
+    # Two elements are both kept as often as with independent draws. They are
+    # half the axis apart, or neighbours.
     a, b = np.split(is_kept, [shape[axis] // 2], axis)
     for mask, other_mask in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
       share_of_both = (mask & other_mask).mean()
       assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / mask.size)
-  other_is_kept = kept_elements(shape, 0.1, seed=1)
+  other_is_kept = kept_by_dropout(shape, 0.1, seed=1)
   assert abs((is_kept & other_is_kept).mean() - 0.81) < 6 * np.sqrt(
     0.81 * 0.19 / num_elements
   )
@@ -98,13 +101,13 @@ def test_dropout_bits_are_uniform_and_independent():
   "rate,bound", [(0.02, 0.05), (0.1, 0.03), (0.5, 0.012)]
 )
 def test_dropout_of_rectangles_is_independent(rate, bound):
-  """Products of the four corners of rectangles have a mean of 0.
+  """The products of the four corners of rectangles have a mean of 0.
 
-  No other test fails if the hash mixes too little. If the hash had an exclusive
-  or in place of its product, the mean squares would be 1.04 to 1.4. The bounds
+  Only this test fails if the hash mixes too little: with an exclusive or in
+  place of the hash's product, the mean squares would be 1.04 to 1.4. The bounds
   are four standard deviations of independent draws.
   """
-  is_dropped = ~kept_elements((8, 256, 512), rate, seed=5).reshape(-1, 512)
+  is_dropped = ~kept_by_dropout((8, 256, 512), rate, seed=5).reshape(-1, 512)
   x = (is_dropped - rate) / np.sqrt(rate * (1 - rate))
   for rows in (x, x.T):
     gram = (rows @ rows.T) / np.sqrt(rows.shape[1])
@@ -114,7 +117,7 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
 
 
 def test_each_high_dropout_bit_is_random():
-  """Each high bit is 1 in half of the draws; dropout compares these bits."""
+  """Dropout compares the bits 8 to 31. Each is 1 in half of the draws."""
   bits = np.asarray(
     primitives.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
@@ -139,7 +142,7 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
 
 
 def test_a_slice_has_the_dropout_bits_of_the_full_array():
-  """A bit depends only on its global index, so a slice has the same bits."""
+  """The bits of an element depend only on its index in the full array."""
   seed = jnp.array([7, 9], jnp.uint32)
   all_bits = primitives.dropout_bits(seed, (8, 4, 6))
   np.testing.assert_array_equal(
@@ -147,8 +150,8 @@ def test_a_slice_has_the_dropout_bits_of_the_full_array():
   )
 
 
-def build_encoder(**overrides):
-  return bert.Bert(**TINY_SIZES | overrides)
+def build_encoder(**changes):
+  return bert.Bert(**TINY_SIZES | changes)
 
 
 def run_module(module, params, seed=0, train=True, **inputs):
@@ -168,10 +171,10 @@ def params():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [dict(unroll=3), dict(remat=True)])
-def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
-  """The loss and its gradients stay equal but for rounding, with dropout.
+def test_unroll_and_remat_change_no_loss_and_no_gradient(params, overrides):
+  """With dropout, the loss and its gradients are equal up to rounding.
 
-  A Python loop over the layers would draw other dropout bits.
+  A Python loop over the layers would draw different dropout bits.
   """
   ids = jax.random.randint(jax.random.key(1), (2, 9), 0, 50)
 
@@ -200,8 +203,8 @@ def test_layers_draw_different_dropout(params):
   equal_layers = jax.tree.map(lambda x: x.at[:].set(x[:1]), params["layers"])
   ids = jax.random.randint(jax.random.key(1), (1, 9), 0, 50)
   zero_layers = jax.tree.map(jnp.zeros_like, equal_layers)
-  # With kernels of zero, a layer's output is its LayerNorm of dropout(0) + x.
-  # Therefore the MLP gets a bias, to which dropout is applied.
+  # With kernels of zero, dropout would act on zeros. So the MLP gets a bias, on
+  # which dropout acts.
   bias = zero_layers["layer"]["mlp_out"]["bias"] + 1.0
   zero_layers["layer"]["mlp_out"]["bias"] = bias
   zero_layers["layer"]["attention_norm"]["scale"] += 1.0

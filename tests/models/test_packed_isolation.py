@@ -1,7 +1,7 @@
 """Tests that the sequences of a packed row do not see each other.
 
-The tests use the objectives of SpanBERT (with its boundary loss) and of GPT-1,
-on rows from the recipes.
+The rows come from recipes. The objectives are that of SpanBERT, with its
+boundary loss, and that of GPT-1.
 """
 
 import functools
@@ -25,8 +25,8 @@ LENGTH, MAX_SEQUENCES, VOCAB_SIZE, NUM_ROWS = 96, 5, 64, 3
 SIZES = dict(vocab_size=VOCAB_SIZE, hidden=16, num_layers=2, heads=2, mlp=32)
 SIZES |= dict(max_positions=LENGTH, dropout=0.0, initializer_range=0.3)
 SIZES |= dict(attention_dropout=0.0)
-# Name -> builder, the builder's options, model, the objective's options, and
-# the objective's name.
+# Name -> (builder, the builder's options, model, the objective's options, the
+# objective's name).
 CASES = {
   "spanbert": (
     "doc_sentences",
@@ -41,11 +41,14 @@ CASES = {
 
 @functools.cache
 def make_objective_and_batches(case):
-  """Returns an objective, parameters, packed rows, and unpacked rows."""
-  builder, options, model, objective_options, objective = CASES[case]
-  docs = random_documents(60, 0, VOCAB_SIZE, max_sentences=4, max_words=8)
+  """Returns an objective, parameters, a packed and an unpacked batch.
+
+  The unpacked batch has one sequence of the packed batch in each row.
+  """
+  builder, options, model, objective_options, objective_name = CASES[case]
+  documents = random_documents(60, 0, VOCAB_SIZE, max_sentences=4, max_words=8)
   corpus = corpus_from_documents(
-    docs, [[[True] * len(s) for s in d] for d in docs]
+    documents, [[[True] * len(s) for s in d] for d in documents]
   )
   packed_recipe, single_recipe = (
     recipes.RECIPES[builder](
@@ -69,23 +72,21 @@ def make_objective_and_batches(case):
     0,
     single_recipe.build.keywords["layout"],
   )
-  built_objective = objectives.build(
-    objective, SIZES | model, objective_options
-  )
-  params = nn.unbox(fast_jit(built_objective.init)(jax.random.key(0), batch))
-  return built_objective, params, batch, single_batch
+  objective = objectives.build(objective_name, SIZES | model, objective_options)
+  params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
+  return objective, params, batch, single_batch
 
 
-def losses(case, params, batch, shift=0.0):
-  """Returns the sums of the losses, with `shift` added to the embeddings."""
+def loss_sums(case, params, batch, shift=0.0):
+  """Returns {name: sum of a loss}, with `shift` added to the embeddings."""
 
   def add(call, args, kwargs, context):
-    out = call(*args, **kwargs)
+    output = call(*args, **kwargs)
     is_embeddings = isinstance(context.module, Embeddings)
     return (
-      out + shift
+      output + shift
       if is_embeddings and context.method_name == "__call__"
-      else out
+      else output
     )
 
   objective = make_objective_and_batches(case)[0]
@@ -95,7 +96,7 @@ def losses(case, params, batch, shift=0.0):
 
 
 def total_loss(case, params, batch, shift=0.0):
-  return sum(losses(case, params, batch, shift).values())
+  return sum(loss_sums(case, params, batch, shift).values())
 
 
 def zero_shift(batch):
@@ -109,21 +110,21 @@ def use_small_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_packed_row_trains_as_its_sequences_alone(case):
+def test_packed_rows_have_the_losses_and_gradients_of_unpacked_rows(case):
   """Gradients agree within 1e-5 of an array's largest value, in float32.
 
-  1e-6 of the largest value in all arrays is added to this tolerance, since the
-  gradient of a key's bias consists of rounding errors only.
+  The gradient of a key's bias has only rounding errors. For its sake, 1e-6 of
+  the largest value in all arrays is added to the tolerance.
   """
   _, params, batch, unpacked_batch = make_objective_and_batches(case)
   assert len(unpacked_batch["input_ids"]) >= 3 * NUM_ROWS
   value_and_grad = fast_jit(
     jax.value_and_grad(functools.partial(total_loss, case))
   )
-  losses_of = fast_jit(functools.partial(losses, case))
+  jitted_loss_sums = fast_jit(functools.partial(loss_sums, case))
   packed_losses, unpacked_losses = (
-    losses_of(params, batch),
-    losses_of(params, unpacked_batch),
+    jitted_loss_sums(params, batch),
+    jitted_loss_sums(params, unpacked_batch),
   )
   for name, loss_sum in unpacked_losses.items():
     assert float(loss_sum) > 1
@@ -151,7 +152,7 @@ def test_a_packed_row_trains_as_its_sequences_alone(case):
 def with_other_tokens(batch, sequence_number):
   """Returns a batch in which one sequence of each row is changed.
 
-  Also returns a mask, which is True at the tokens of this sequence.
+  Also returns a mask that is True at the tokens of this sequence.
   """
   is_inside = batch["sequence_ids"] == sequence_number
   changed_batch = dict(batch)
@@ -176,8 +177,10 @@ def with_other_tokens(batch, sequence_number):
 
 @pytest.mark.parametrize("sequence_number", [1, 2, 3])
 @pytest.mark.parametrize("case", CASES)
-def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
-  """The unchanged sequences keep all bits of their states and gradients."""
+def test_a_changed_sequence_does_not_change_the_other_sequences(
+  case, sequence_number
+):
+  """The hidden states and gradients of the other sequences stay bit-equal."""
   _, params, batch, _ = make_objective_and_batches(case)
   changed_batch, is_inside = with_other_tokens(batch, sequence_number)
   family = models.family(CASES[case][2]["family"])
@@ -193,14 +196,16 @@ def test_a_changed_sequence_changes_no_other_sequence(case, sequence_number):
     [np.asarray(hidden(x)) for x in (batch, changed_batch)],
     [np.asarray(gradient(zero_shift(x), x)) for x in (batch, changed_batch)],
   ):
-    is_other = ~is_inside & (batch["sequence_ids"] > 0)
-    np.testing.assert_array_equal(values[0][is_other], values[1][is_other])
+    is_in_other_sequence = ~is_inside & (batch["sequence_ids"] > 0)
+    np.testing.assert_array_equal(
+      values[0][is_in_other_sequence], values[1][is_in_other_sequence]
+    )
     assert (values[0][is_inside] != values[1][is_inside]).any()
-    assert abs(values[0][is_other]).max() > 1e-3
+    assert abs(values[0][is_in_other_sequence]).max() > 1e-3
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_sequences_loss_reaches_no_other_embeddings(case):
+def test_the_loss_of_a_sequence_gives_others_no_gradient(case):
   """If only sequence 2 has a loss, only its embeddings get a gradient."""
   _, params, batch, _ = make_objective_and_batches(case)
   in_sequence_2 = batch["sequence_ids"] == 2

@@ -1,4 +1,4 @@
-"""Tests the loop over layers: unrolled, with remat, shared layers, dropout."""
+"""Tests the loop over layers: unrolling, remat, shared layers and dropout."""
 
 import functools
 import re
@@ -20,7 +20,7 @@ from tiny_families import (
 from bert_jax.models import albert, heads, layers, stack, task_heads
 
 IDS = token_ids(2, 9)
-DEPTH = 4
+NUM_LAYERS = 4
 
 
 def dropout_rngs(seed=0):
@@ -28,7 +28,9 @@ def dropout_rngs(seed=0):
 
 
 def build_shared(groups, **overrides):
-  return build_encoder("albert", num_layers=DEPTH, groups=groups, **overrides)
+  return build_encoder(
+    "albert", num_layers=NUM_LAYERS, groups=groups, **overrides
+  )
 
 
 @functools.cache
@@ -48,23 +50,23 @@ SLOW_CASES += [("albert", groups) for groups in (1, 2, 4)]
   ],
 )
 def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
-  """Outputs and gradients are equal but for rounding, with dropout."""
+  """With dropout, outputs and gradients are equal up to rounding."""
   if groups:
-    make, params = (
+    build, params = (
       functools.partial(build_shared, groups),
       shared_parameters(groups),
     )
   else:
-    make, params = (
+    build, params = (
       functools.partial(build_encoder, name),
       random_encoder_params(name),
     )
-  # A wide layer adds up many gradients; the division makes them about 1.
+  # A layer adds up many gradients. Divided by 20, the sums are about 1.
   weights = np.random.default_rng(0).normal(size=(2, 9, HIDDEN)) / 20
 
   def run(module):
     def loss(params):
-      # With some other seeds, rounding errors are 1.4e-6, just above the bound.
+      # With some other seeds, rounding errors reach 1.4e-6, above the bound.
       options = dict(train=True, rngs=dropout_rngs(1))
       hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden
@@ -74,20 +76,20 @@ def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
     )
     return [hidden, *jax.tree.leaves(grads)]
 
-  num_layers = make().num_layers
+  num_layers = build().num_layers
   loop_arrays, unrolled_arrays = (
-    run(make()),
-    run(make(unroll=num_layers, remat=True)),
+    run(build()),
+    run(build(unroll=num_layers, remat=True)),
   )
   for expected, array in zip(loop_arrays, unrolled_arrays, strict=True):
     atol = 1e-6 * max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(array, expected, rtol=0, atol=atol)
 
 
-def test_unrolled_layers_do_not_stack_what_they_save():
-  """Unrolled layers must not copy the arrays that they save into one array."""
+def test_unrolled_layers_do_not_stack_their_saved_arrays():
+  """Arrays that layers save for the gradient are not copied into one array."""
   stacked_arrays = {}
-  for unroll in (1, DEPTH):
+  for unroll in (1, NUM_LAYERS):
     module = build_shared(1, unroll=unroll)
 
     def loss(params, module=module):
@@ -97,8 +99,8 @@ def test_unrolled_layers_do_not_stack_what_they_save():
 
     grad = fast_jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
     text = grad.lower(shared_parameters(1)).compile().as_text()
-    stacked_arrays[unroll] = re.findall(rf"f32\[{DEPTH},2,9,\S*", text)
-  assert stacked_arrays[1] and not stacked_arrays[DEPTH]
+    stacked_arrays[unroll] = re.findall(rf"f32\[{NUM_LAYERS},2,9,\S*", text)
+  assert stacked_arrays[1] and not stacked_arrays[NUM_LAYERS]
 
 
 def hidden_states(module, params, train=False, seed=0):
@@ -109,15 +111,15 @@ def hidden_states(module, params, train=False, seed=0):
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_a_group_equals_repeated_copies_of_its_layer(groups):
-  """ALBERT's stack equals a stack that has a copy of a layer for each use."""
-  module = build_encoder("bert", num_layers=DEPTH)
-  options = stack.build(module)
+  """ALBERT's stack equals a stack with a copy of the layer for each use."""
+  module = build_encoder("bert", num_layers=NUM_LAYERS)
+  layer_stack = stack.build(module)
   inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 4), jnp.int32)
   shared_params = random_params(
-    options.copy(groups=groups), *inputs, train=False
+    layer_stack.copy(groups=groups), *inputs, train=False
   )
   repeated_params = jax.tree.map(
-    lambda x: jnp.repeat(x, DEPTH // groups, 0), shared_params
+    lambda x: jnp.repeat(x, NUM_LAYERS // groups, 0), shared_params
   )
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
   ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
@@ -126,8 +128,8 @@ def test_a_group_equals_repeated_copies_of_its_layer(groups):
       {"params": p}, x, ids
     )
     for o, p in (
-      (options.copy(groups=groups), shared_params),
-      (options, repeated_params),
+      (layer_stack.copy(groups=groups), shared_params),
+      (layer_stack, repeated_params),
     )
   )
   jax.tree.map(
@@ -138,24 +140,24 @@ def test_a_group_equals_repeated_copies_of_its_layer(groups):
 
 
 def test_shared_layers_run_at_any_depth():
-  """The parameters of a shared layer run with 6, 4 and 1 layers.
+  """The parameters of one shared layer are used for 6, 4 and 1 layers.
 
-  A Universal Transformer does this too.
+  A Universal Transformer uses its layer in this way.
   """
   params = shared_parameters(1)
   deep_states = hidden_states(build_encoder("albert", num_layers=6), params)
   usual_states = hidden_states(build_shared(1), params)
   shallow_states = hidden_states(
-    build_encoder("albert", num_layers=1, unroll=DEPTH), params
+    build_encoder("albert", num_layers=1, unroll=NUM_LAYERS), params
   )
-  np.testing.assert_allclose(deep_states[:DEPTH], usual_states, atol=1e-6)
+  np.testing.assert_allclose(deep_states[:NUM_LAYERS], usual_states, atol=1e-6)
   np.testing.assert_allclose(shallow_states, usual_states[:1], atol=1e-6)
   with pytest.raises(ValueError, match="num_layers=3 is not a multiple of 2"):
     hidden_states(build_encoder("albert", num_layers=3, groups=2), params)
 
 
 def kept_by_dropout(module, params, train=True):
-  """Returns which elements the MLP's dropout kept in each layer, as bools.
+  """Returns True for each element that the MLP's dropout kept, for each layer.
 
   Kernels are 0, the MLP's bias is 1 and the first LayerNorm returns 0. So a
   layer's output is the normalised dropout of ones, which is positive where
@@ -171,12 +173,12 @@ def kept_by_dropout(module, params, train=True):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_each_use_of_a_layer_has_other_dropout(groups):
-  """The MLP's dropout draws independent bits each time that a layer is used."""
+def test_each_use_of_a_layer_has_independent_dropout(groups):
+  """Two uses of a layer keep the same element in half of the cases."""
   masks = kept_by_dropout(
     build_shared(groups, dropout=0.5), shared_parameters(groups)
   )
-  assert masks.shape[0] == DEPTH
+  assert masks.shape[0] == NUM_LAYERS
   bound = 5 * 0.5 / np.sqrt(masks[0].size)
   for i, mask in enumerate(masks):
     assert abs(mask.mean() - 0.5) < bound
@@ -185,22 +187,22 @@ def test_each_use_of_a_layer_has_other_dropout(groups):
 
 
 def test_dropout_comes_before_the_residual_sum():
-  """The residual is added after the dropout."""
+  """`AddNorm` computes the LayerNorm of x + dropout(y + bias)."""
   rng = np.random.default_rng(2)
   x, y = rng.normal(size=(2, 3, 4, HIDDEN)).astype(np.float32)
   bias = rng.normal(size=HIDDEN).astype(np.float32)
   layer = layers.AddNorm(1e-12, 0.5, jnp.dtype("float32"))
   params = random_params(layer, x, y, bias, train=False)
-  p = {"params": params}
+  variables = {"params": params}
   key = layer.apply(
-    p, method=lambda m: m.make_rng("dropout"), rngs=dropout_rngs(0)
+    variables, method=lambda m: m.make_rng("dropout"), rngs=dropout_rngs(0)
   )
   output, output_copy = layer.apply(
-    p, x, y, bias, train=True, rngs=dropout_rngs(0)
+    variables, x, y, bias, train=True, rngs=dropout_rngs(0)
   )
-  branch = np.asarray(layers.dropout(y + bias, 0.5, key))
-  assert 0.3 < (branch == 0).mean() < 0.7
-  total = x + branch
+  dropout_output = np.asarray(layers.dropout(y + bias, 0.5, key))
+  assert 0.3 < (dropout_output == 0).mean() < 0.7
+  total = x + dropout_output
   total -= total.mean(-1, keepdims=True)
   total /= np.sqrt((total**2).mean(-1, keepdims=True))
   scale, shift = (np.asarray(params[name]) for name in ("scale", "bias"))
@@ -208,10 +210,12 @@ def test_dropout_comes_before_the_residual_sum():
   np.testing.assert_array_equal(output, output_copy)
 
 
-def test_albert_without_dropout_has_dropout_before_its_classifier():
-  """The encoders xxlarge_v1 and *_v2 have no dropout, but their logits vary."""
-  published = {name: albert.build(name) for name in albert.VARIANTS}
-  rates = {n: (m.dropout, m.attention_dropout) for n, m in published.items()}
+def test_an_albert_without_dropout_has_dropout_before_its_classifier():
+  """The encoders xxlarge_v1 and *_v2 have no dropout, but the logits vary."""
+  encoders_by_variant = {name: albert.build(name) for name in albert.VARIANTS}
+  rates = {
+    n: (m.dropout, m.attention_dropout) for n, m in encoders_by_variant.items()
+  }
   names_with_dropout = [
     name for name, rate in rates.items() if rate == (0.1, 0.1)
   ]

@@ -1,4 +1,4 @@
-"""Tests the heads of tasks on every family, and the two towers of ELECTRA."""
+"""Tests the heads of tasks for every family, and the two towers of ELECTRA."""
 
 import functools
 import math
@@ -34,9 +34,9 @@ def make_batch(lengths, length=8):
 
 
 def make_model(name, head_class, *args):
-  """Returns a model's parameters, and its function.
+  """Returns a model's parameters, and a function that calls the model.
 
-  The function is batch -> (logits, hidden states).
+  The function maps a batch to (logits, hidden states).
   """
   model = head_class(build_encoder(name), *args)
   params = random_params(model, make_batch([4]))
@@ -78,8 +78,10 @@ def test_the_objective_and_pooler_of_each_family_are_as_published():
     **dict.fromkeys(("distilbert", "tinybert"), "mlm"),
     **{"electra": "electra", "gpt": "lm", "elmo": "elmo"},
   }
-  pooled = {n for n, f in models.FAMILIES.items() if f.PRETRAINED_POOLER}
-  assert pooled == {"bert", "albert", "tinybert"}
+  families_with_pooler = {
+    n for n, f in models.FAMILIES.items() if f.PRETRAINED_POOLER
+  }
+  assert families_with_pooler == {"bert", "albert", "tinybert"}
 
 
 NUMPY_ACTIVATIONS = {
@@ -107,11 +109,8 @@ def head_in_numpy(params, vectors, activation=None):
     ("electra", electra.DENSE_POOLING),
   ],
 )
-def test_classifier_reads_the_published_vector(name, pooling):
-  """A classifier reads one vector: that of the first token.
-
-  GPT's classifier reads that of the last token before the padding.
-  """
+def test_a_classifier_reads_the_vector_of_one_token(name, pooling):
+  """This is the first token; for GPT, it is the last token before padding."""
   lengths = [3, 8, 1]
   params, run = make_model(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(make_batch(lengths))
@@ -121,7 +120,7 @@ def test_classifier_reads_the_published_vector(name, pooling):
   assert_close(logits, head_in_numpy(params, vector, pooling.activation))
 
 
-def test_without_sequence_ids_the_last_position_is_read():
+def test_without_sequence_ids_gpt_reads_the_last_position():
   _, run = make_model(
     "gpt", task_heads.SequenceClassifier, family_pooling("gpt"), 2
   )
@@ -136,8 +135,8 @@ def test_without_sequence_ids_the_last_position_is_read():
     ("bert", task_heads.SpanClassifier, ()),
   ],
 )
-def test_logits_of_tokens_and_spans_are_linear(name, head_class, args):
-  """The logits of each position are a linear map of its vector."""
+def test_logits_of_tokens_and_spans_are_a_linear_map(name, head_class, args):
+  """The logits of a position are a linear map of the position's vector."""
   params, run = make_model(name, head_class, *args)
   logits, hidden = run(make_batch([3, 8]))
   assert logits.shape == (2, 8, *(args or (2,)))
@@ -161,7 +160,7 @@ def test_each_choice_has_its_own_logit(name):
     x[0] = x[0, order]
   permuted_logits = np.asarray(run(permuted_batch)[0])
   assert_close(permuted_logits[0], logits[0, order])
-  # The rows of the other example have the same logits.
+  # The logits of the second example do not change.
   assert_close(permuted_logits[1], logits[1])
   for row in (0, 5):
     row_logits = run({key: x[row : row + 1] for key, x in flat_batch.items()})[
@@ -181,7 +180,7 @@ def test_choices_need_one_label():
 
 
 def test_dropout_of_heads_acts_in_training_only():
-  """The encoders have no dropout here, so only the head's dropout acts."""
+  """The encoders have no dropout, so only the dropout of the head acts."""
   batch = make_batch([3, 8])
   encoder_without_dropout = build_encoder(
     "bert", num_layers=1, dropout=0.0, attention_dropout=0.0
@@ -206,7 +205,7 @@ def test_dropout_of_heads_acts_in_training_only():
     (task_heads.SpanClassifier(encoder_without_dropout), False),
   ):
     params = random_params(model, batch)
-    # Without training no rng is needed.
+    # Without training, no random key is needed.
     jax.eval_shape(model.apply, {"params": params}, batch)
 
     @fast_jit
@@ -221,7 +220,10 @@ def test_dropout_of_heads_acts_in_training_only():
 
 
 def test_the_head_of_roberta_has_dropout_before_its_dense_layer():
-  """Dropout with rate 0.5 turns each input of the dense layer into 0 or 2."""
+  """With rate 0.5, dropout turns each input of the dense layer into 0 or 2.
+
+  The dense layer is the identity.
+  """
   hidden = np.ones((1, 2, 64), np.float32)
   positions = np.zeros((1, 1), np.int32)
   pooler = heads.Pooler(
@@ -229,8 +231,8 @@ def test_the_head_of_roberta_has_dropout_before_its_dense_layer():
   )
   params = {"dense": {"kernel": np.eye(64), "bias": np.zeros(64)}}
   key = {"dropout": jax.random.key(0)}
-  x = pooler.apply({"params": params}, hidden, positions, True, rngs=key)
-  assert set(np.unique(x)) == {0.0, 2.0}
+  output = pooler.apply({"params": params}, hidden, positions, True, rngs=key)
+  assert set(np.unique(output)) == {0.0, 2.0}
   np.testing.assert_array_equal(
     pooler.apply({"params": params}, hidden, positions), 1
   )
@@ -265,13 +267,13 @@ def test_both_towers_read_the_same_tables():
 
 
 def test_the_loss_of_the_discriminator_gives_the_generator_no_gradient():
-  """The discriminator's loss gives the generator's weights no gradient.
+  """Nor does the generator's loss give the discriminator a gradient.
 
-  The tables get a gradient from the losses of both towers.
+  The tables get a gradient from both losses.
   """
   module, params, batch, _ = make_towers()
 
-  def gradient(method):
+  def has_gradient(method):
     def loss(params):
       logits = module.apply({"params": params}, batch, method=method)
       return (logits**2).sum()
@@ -282,18 +284,18 @@ def test_the_loss_of_the_discriminator_gives_the_generator_no_gradient():
       for name, tree in grads.items()
     }
 
-  assert gradient("discriminate") == dict(
+  assert has_gradient("discriminate") == dict(
     embeddings=True, discriminator=True, rtd=True, generator=False, mlm=False
   )
-  assert gradient("generate") == dict(
+  assert has_gradient("generate") == dict(
     embeddings=True, discriminator=False, rtd=False, generator=True, mlm=True
   )
 
 
-def test_discriminator_is_the_encoder_to_fine_tune():
-  """An ELECTRA encoder consists of the tables and one tower.
+def test_the_encoder_of_electra_can_be_the_discriminator():
+  """An encoder of ELECTRA has the tables and one tower.
 
-  The tower is the discriminator.
+  With the parameters of the discriminator, it gives the discriminator's states.
   """
   module, params, batch, _ = make_towers()
   assert set(random_encoder_params("electra")) == {"embeddings", "tower"}

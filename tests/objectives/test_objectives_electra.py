@@ -22,30 +22,30 @@ MODEL = dict(
   generator_hidden=16,
   max_positions=16,
   dropout=0.1,
-  # The wide initial range makes the generator's choices differ, and the
-  # gradients large enough to compare.
+  # With this wide range, the generator's samples differ, and gradients are
+  # large enough to be compared.
   initializer_range=0.3,
 )
-ROWS, LENGTH, SLOTS = 6, 12, 4
+NUM_ROWS, LENGTH, NUM_SLOTS = 6, 12, 4
 
 
 def make_batch(seed=0):
-  """Returns a batch and its original ids; the last row has no real token."""
+  """Returns a batch and its ids before masking; the last row is all padding."""
   rng = np.random.default_rng(seed)
   lengths = np.array([12, 9, 5, 12, 7, 0])
   is_real = np.arange(LENGTH) < lengths[:, None]
-  original_ids = rng.integers(5, 30, (ROWS, LENGTH)) * is_real
+  original_ids = rng.integers(5, 30, (NUM_ROWS, LENGTH)) * is_real
   num_used = np.array([4, 2, 1, 3, 2, 0])
-  weights = (np.arange(SLOTS) < num_used[:, None]).astype(np.float32)
-  positions = np.zeros((ROWS, SLOTS), np.int32)
-  for row in range(ROWS):
+  weights = (np.arange(NUM_SLOTS) < num_used[:, None]).astype(np.float32)
+  positions = np.zeros((NUM_ROWS, NUM_SLOTS), np.int32)
+  for row in range(NUM_ROWS):
     masked_positions = (
       1 + rng.permutation(max(lengths[row] - 1, 0))[: num_used[row]]
     )
     positions[row, : num_used[row]] = masked_positions
   ids = np.take_along_axis(original_ids, positions, 1) * (weights > 0)
   masked_ids = original_ids.copy()
-  for row in range(ROWS):
+  for row in range(NUM_ROWS):
     masked_ids[row, positions[row, : num_used[row]]] = 4
   batch = dict(
     input_ids=masked_ids,
@@ -68,8 +68,8 @@ def params():
   return nn.unbox(fast_jit(build_objective().init)(jax.random.key(3), batch))
 
 
-def test_labels_of_a_correct_sample_and_a_wrong_one():
-  """Only the wrong sample is labelled as replaced; an unused slot is not."""
+def test_only_a_wrong_sample_is_labelled_as_replaced():
+  """The slots have a right sample, a wrong sample, and no target."""
   ids = jnp.array([[5, 4, 4, 8]])
   positions = jnp.array([[1, 2, 0]])
   weights = jnp.array([[1.0, 1.0, 0.0]])
@@ -82,8 +82,8 @@ def test_labels_of_a_correct_sample_and_a_wrong_one():
   np.testing.assert_array_equal(sampled_input != original_input, [[0, 0, 1, 0]])
 
 
-def test_first_of_two_slots_at_one_position_counts():
-  """Two slots may have one position, as in the released program."""
+def test_the_first_of_two_slots_at_one_position_counts():
+  """In the released program, two slots may have the same position."""
   sampled_input = objective_lib.write_ids(
     jnp.array([[1, 4, 2]]),
     jnp.array([[1, 1]]),
@@ -105,14 +105,14 @@ def test_samples_follow_the_softmax(temperature):
   expected = np.append(expected / expected.sum(), 0.0)
   error = np.sqrt(expected * (1 - expected) / count)
   assert (np.abs(shares - expected) <= 4 * error + 1e-9).all()
-  # Rows and slots have independent samples.
+  # Different rows and slots have independent samples.
   ids = np.asarray(ids)
   assert 0.2 < (ids[:, 0] != ids[:, 1]).mean() < 0.8
   assert 0.2 < (ids[0::2] != ids[1::2]).mean() < 0.8
 
 
 def test_rows_added_to_the_vocabulary_change_no_sample():
-  """An added id is never drawn, and the old ids keep their noise."""
+  """The word table may have rows without pieces, for which no id is drawn."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
   added_logits = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
   padded_logits = jnp.concatenate([logits, added_logits], axis=-1)
@@ -135,8 +135,8 @@ def test_sums_agree_with_numpy(params):
   module = electra.ForPreTraining(electra.build(**MODEL))
   apply = fast_jit(module.apply, static_argnames="method")
   logits = apply({"params": params}, batch, method="generate")
-  _, _, noise = jax.random.split(key, 3)
-  samples = np.asarray(objective_lib.sample(logits, noise, 1.0))
+  _, _, sample_key = jax.random.split(key, 3)
+  samples = np.asarray(objective_lib.sample(logits, sample_key, 1.0))
 
   sampled_input, is_replaced = (
     original_ids.copy(),
@@ -148,17 +148,17 @@ def test_sums_agree_with_numpy(params):
     is_replaced[row, position] = (
       samples[row, slot] != original_ids[row, position]
     )
-  detection_logits = apply(
+  rtd_logits = apply(
     {"params": params},
     batch | {"input_ids": jnp.asarray(sampled_input)},
     method="discriminate",
   )
   is_real = np.asarray(batch["sequence_ids"]) > 0
-  detection_logits, is_replaced = (
-    np.asarray(detection_logits, np.float64)[is_real],
+  rtd_logits, is_replaced = (
+    np.asarray(rtd_logits, np.float64)[is_real],
     is_replaced[is_real],
   )
-  replaced_probabilities = 1 / (1 + np.exp(-detection_logits))
+  replaced_probabilities = 1 / (1 + np.exp(-rtd_logits))
   loss = -np.where(
     is_replaced,
     np.log(replaced_probabilities),
@@ -168,10 +168,10 @@ def test_sums_agree_with_numpy(params):
   assert divisors["rtd_loss"] == 12 + 9 + 5 + 12 + 7
   assert 3 <= is_replaced.sum() <= 12
   counts = dict(
-    accuracy=((detection_logits > 0) == is_replaced).sum(),
+    accuracy=((rtd_logits > 0) == is_replaced).sum(),
     replaced=is_replaced.sum(),
-    flagged=(detection_logits > 0).sum(),
-    found=((detection_logits > 0) & is_replaced).sum(),
+    flagged=(rtd_logits > 0).sum(),
+    found=((rtd_logits > 0) & is_replaced).sum(),
   )
   for name, count in counts.items():
     assert sums[f"rtd_{name}"] == count, name
@@ -180,21 +180,21 @@ def test_sums_agree_with_numpy(params):
 
 
 def test_discriminator_gives_the_generator_no_gradient(params):
-  """`rtd_loss` gives the generator no gradient, except in the shared tables.
+  """`rtd_loss` gives a gradient to the discriminator and the shared tables.
 
-  The gradient of these tables comes only from the discriminator's look-up.
+  The tables' gradient is the one with constant samples.
   """
   batch, _ = make_batch()
   objective, key = build_objective(), jax.random.key(7)
 
   module = electra.ForPreTraining(electra.build(**MODEL))
   apply = fast_jit(module.apply, static_argnames="method")
-  _, _, noise = jax.random.split(key, 3)
+  _, _, sample_key = jax.random.split(key, 3)
   logits = apply({"params": params}, batch, method="generate")
   ids, positions, original_ids, slot_weights = (
     batch[k] for k in ("input_ids", "mlm_positions", "mlm_ids", "mlm_weights")
   )
-  samples = objective_lib.sample(logits, noise, 1.0)
+  samples = objective_lib.sample(logits, sample_key, 1.0)
   sampled_input = objective_lib.write_ids(ids, positions, samples, slot_weights)
   is_replaced = sampled_input != objective_lib.write_ids(
     ids, positions, original_ids, slot_weights
@@ -205,13 +205,13 @@ def test_discriminator_gives_the_generator_no_gradient(params):
 
   def loss_of_fixed_samples(params):
     """Returns the discriminator's loss with the sampled ids as constants."""
-    detection = module.apply(
+    rtd_logits = module.apply(
       {"params": params},
       batch | {"input_ids": sampled_input},
       method="discriminate",
     )
     token_losses = jnp.logaddexp(
-      0.0, jnp.where(is_replaced, -detection, detection)
+      0.0, jnp.where(is_replaced, -rtd_logits, rtd_logits)
     )
     return (token_losses * (batch["sequence_ids"] > 0)).sum()
 
@@ -250,14 +250,20 @@ def test_samples_and_dropout_depend_on_the_key(params):
   objective = build_objective()
   jitted_loss = fast_jit(objective.loss, static_argnums=5)
 
-  def losses(seed, train):
+  def losses_of_seed(seed, train):
     sums, _ = jitted_loss(params, {}, {}, batch, jax.random.key(seed), train)
     return {k: float(v) for k, v in sums.items()}
 
-  assert losses(0, False) == losses(0, False)
-  assert losses(0, False)["rtd_loss"] != losses(1, False)["rtd_loss"]
-  assert losses(0, False)["mlm_loss"] == losses(1, False)["mlm_loss"]
-  assert losses(0, True)["mlm_loss"] != losses(1, True)["mlm_loss"]
+  assert losses_of_seed(0, False) == losses_of_seed(0, False)
+  assert (
+    losses_of_seed(0, False)["rtd_loss"] != losses_of_seed(1, False)["rtd_loss"]
+  )
+  assert (
+    losses_of_seed(0, False)["mlm_loss"] == losses_of_seed(1, False)["mlm_loss"]
+  )
+  assert (
+    losses_of_seed(0, True)["mlm_loss"] != losses_of_seed(1, True)["mlm_loss"]
+  )
 
 
 def test_bad_models_and_batches_are_refused():

@@ -1,4 +1,4 @@
-"""Tests masked LM with heads for sentence order and span boundaries."""
+"""Tests the objective `mlm`, with the heads of ALBERT and SpanBERT."""
 
 import functools
 import types
@@ -50,15 +50,17 @@ def make_batch():
   return batch | {"mlm_weights": jnp.asarray(weights), "pair_weights": pairs}
 
 
-@pytest.mark.parametrize("trained_by", ["mlm", "lm"])
-def test_a_new_family_says_which_objective_trains_it(trained_by, monkeypatch):
+@pytest.mark.parametrize("objective_name", ["mlm", "lm"])
+def test_a_new_family_says_which_objective_trains_it(
+  objective_name, monkeypatch
+):
   family = types.ModuleType("new")
-  family.OBJECTIVE = trained_by
+  family.OBJECTIVE = objective_name
   family.ForPreTraining, family.flops = bert.ForPreTraining, bert.flops
   family.build = functools.partial(bert.build, "tiny")
   monkeypatch.setitem(models.FAMILIES, "new", family)
   sizes = {"family": "new", "max_positions": 40, **SIZES}
-  if trained_by == "lm":
+  if objective_name == "lm":
     with pytest.raises(ValueError, match="'new'.* trains bert.*tinybert\\."):
       objectives.build("mlm", sizes, {})
     return
@@ -72,14 +74,14 @@ def test_a_new_family_says_which_objective_trains_it(trained_by, monkeypatch):
   assert shapes == expected
 
 
-def test_an_objective_without_a_family_says_how_to_get_one():
+def test_the_error_without_a_family_names_the_constant_objective():
   pattern = "no family has OBJECTIVE='new'; .*'mlm'"
   with pytest.raises(ValueError, match=pattern):
     base.build_encoder("new", BERT)
 
 
-def test_sentence_order_of_packed_pairs():
-  """The metrics are named sop_*; three of four places have a pair."""
+def test_the_loss_of_sentence_order_sums_over_packed_pairs():
+  """The batch has 3 pairs; their metrics have the prefix "sop"."""
   batch = make_batch()
   objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
@@ -106,22 +108,22 @@ def gelu(x):
   return np.asarray(jax.nn.gelu(x, approximate=False))
 
 
-def layer_norm(x, p):
+def layer_norm(x, params):
   x = x - x.mean(-1, keepdims=True)
   x = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-12)
-  return x * p["scale"] + p["bias"]
+  return x * params["scale"] + params["bias"]
 
 
-def test_spans_at_an_edge_have_no_boundary_loss():
+def test_spans_at_the_edge_of_a_sequence_have_no_boundary_loss():
   """A span has a boundary loss if `start > 0 and end < sent_length - 1`.
 
   This is the rule of the released code (span_masking), which adds the special
   tokens only after masking.
   """
-  # The first row has sequences of 6 and 5 tokens, the second row has a sequence
-  # of 12 tokens.
+  # The first row has sequences of 6 and 5 tokens; the second row has one
+  # sequence of 12 tokens.
   sequences = jnp.array([[1] * 6 + [2] * 5 + [0], [1] * 12])
-  spans = {
+  spans_by_row = {
     0: [(1, 2), (3, 4), (7, 7), (8, 8), (9, 9)],
     1: [(1, 1), (3, 5), (10, 10)],
   }
@@ -133,7 +135,7 @@ def test_spans_at_an_edge_have_no_boundary_loss():
     mlm_weights=np.zeros((2, 8), np.float32),
   )
   expected = np.zeros((2, 8))
-  for row, row_spans in spans.items():
+  for row, row_spans in spans_by_row.items():
     slot = 0
     for first_column, last_column in row_spans:
       for column in range(first_column, last_column + 1):
@@ -150,10 +152,10 @@ def test_spans_at_an_edge_have_no_boundary_loss():
 
 
 def test_the_boundary_head_agrees_with_numpy():
-  """Computes some logits again in numpy.
+  """Computes the logits of four slots in numpy.
 
   They depend on the hidden states of the two tokens beside a span, and on the
-  offset of a token in the span.
+  offset of the slot's token in the span.
   """
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
@@ -168,7 +170,7 @@ def test_the_boundary_head_agrees_with_numpy():
   assert span_params["position"]["embedding"].shape == (15, 200)
   table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
   # The slots hold token 2 of the short span, and tokens 1, 15 and 18 of the
-  # long span. Token 18 has the last offset of the table, 15.
+  # long span. Token 18 gets the largest offset of the table, 15.
   for row, slot, offset in ((0, 1, 2), (1, 0, 1), (1, 14, 15), (1, 17, 15)):
     left_position, right_position = np.asarray(batch["span_positions"])[
       row, slot
@@ -180,10 +182,10 @@ def test_the_boundary_head_agrees_with_numpy():
         span_params["position"]["embedding"][offset - 1],
       ]
     )
-    for number in ("1", "2"):
-      dense = span_params["dense_" + number]
+    for layer_number in ("1", "2"):
+      dense = span_params["dense_" + layer_number]
       x = gelu(x @ dense["kernel"] + dense["bias"])
-      x = layer_norm(x, span_params["norm_" + number])
+      x = layer_norm(x, span_params["norm_" + layer_number])
     np.testing.assert_allclose(
       outputs["span_logits"][row, slot],
       table @ x + span_params["bias"],
@@ -196,12 +198,12 @@ def test_the_boundary_head_agrees_with_numpy():
   }
 
 
-def test_the_boundary_loss_counts_only_tokens_of_its_table():
-  """Masked tokens with offsets after the table have no boundary loss."""
+def test_tokens_after_the_15th_of_a_span_have_no_boundary_loss():
+  """The table of offsets has 15 rows."""
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
-  # The long span is the whole text of its sequence, so it counts only with
-  # `span_edges`.
+  # The long span is the whole text of its sequence, so it has a boundary loss
+  # only with `span_edges`.
   released_objective = objectives.build("mlm", BERT, options)
   assert released_objective.divisors(batch)["span_loss"] == 2
   objective = objectives.build("mlm", BERT, options | {"span_edges": True})
@@ -212,7 +214,7 @@ def test_the_boundary_loss_counts_only_tokens_of_its_table():
   compute_loss = fast_jit(objective.loss, static_argnums=5)
   sums, _ = compute_loss(params, {}, {}, batch, jax.random.key(0), False)
   assert sums.keys() == divisors.keys()
-  # Tokens whose offsets are outside the table do not count.
+  # Change the targets of the tokens 16 to 18 of the long span.
   other_batch = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
   changed_sums, _ = compute_loss(
     params, {}, {}, other_batch, jax.random.key(0), False
@@ -239,7 +241,7 @@ def test_bad_models_and_batches_are_refused():
     objective.init(jax.random.key(0), batch)
 
 
-def test_rows_of_two_segments_are_not_for_a_table_of_one():
+def test_rows_of_two_segments_need_two_segment_embeddings():
   objective = objectives.build("mlm", BERT | {"num_segments": 1}, {})
   with pytest.raises(ValueError, match="one segment.*full_sentences"):
     objective.init(jax.random.key(0), make_batch())

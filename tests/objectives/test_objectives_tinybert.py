@@ -44,14 +44,14 @@ def teacher(batch):
   }
 
 
-def measure(objective, params, teacher_params, batch, train=False):
+def loss_sums(objective, params, teacher_params, batch, train=False):
   loss = fast_jit(objective.loss, static_argnums=5)
   sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), train)
   return {name: float(total) for name, total in sums.items()}
 
 
-def original_ids(batch):
-  """Returns `input_ids` with the original ids in place of masks."""
+def unmasked_ids(batch):
+  """Returns `input_ids` before masking."""
   ids = np.array(batch["input_ids"])
   for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
     column = batch["mlm_positions"][row, slot]
@@ -60,8 +60,9 @@ def original_ids(batch):
 
 
 def inner_states(encoder, params, ids, batch):
-  """Returns embeddings and hidden states, n + 1 arrays [b, l, d], and attention
-  probabilities.
+  """Returns the states and the attention probabilities of an encoder.
+
+  The states are n + 1 arrays [b, l, d]: the embeddings and the layers' outputs.
   """
   run = fast_jit(encoder.apply, static_argnames=("collect",))
   _, collected = run(
@@ -75,7 +76,7 @@ def inner_states(encoder, params, ids, batch):
 
 
 def raw_scores(params, layer, x):
-  """Returns a layer's scores [b, h, l, l], from the layer's weights."""
+  """Returns the attention scores [b, h, l, l] of a layer with the input `x`."""
   weights = params["layers"]["layer"]["attention"]
   query, key = (
     np.einsum("bld,dhk->bhlk", x, np.asarray(weights[name]["kernel"][layer]))
@@ -85,15 +86,15 @@ def raw_scores(params, layer, x):
   return query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1])
 
 
-def affine(weights, x):
+def apply_linear_map(weights, x):
   return x @ np.asarray(weights["kernel"]) + np.asarray(weights["bias"])
 
 
 @pytest.mark.parametrize("maps", tinybert.MAPS)
 def test_sums_agree_with_numpy(batch, teacher, maps):
   params = draw_params(STUDENT, batch, maps)
-  sums = measure(build_objective(maps=maps), params, teacher, batch)
-  ids = original_ids(batch)
+  sums = loss_sums(build_objective(maps=maps), params, teacher, batch)
+  ids = unmasked_ids(batch)
   student_states, student_probabilities = inner_states(
     tinybert.build(**STUDENT), params["encoder"], ids, batch
   )
@@ -102,11 +103,11 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
   )
   lengths = (11, 6)
 
-  # The model computes its probabilities from the scores of `raw_scores`.
+  # The softmax of `raw_scores` gives the probabilities of the model.
   scores = raw_scores(params["encoder"], 1, student_states[1])[1, :, :6, :6]
-  e = np.exp(scores)
+  exponentials = np.exp(scores)
   np.testing.assert_allclose(
-    e / e.sum(-1, keepdims=True),
+    exponentials / exponentials.sum(-1, keepdims=True),
     student_probabilities[1][1, :, :6, :6],
     rtol=1e-4,
   )
@@ -121,7 +122,9 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
       3 * student_layer - 1,
       teacher_states[3 * student_layer - 1],
     )
-    mapped_states = affine(params["fit"], student_states[student_layer])
+    mapped_states = apply_linear_map(
+      params["fit"], student_states[student_layer]
+    )
     for row, length in enumerate(lengths):
       squared_gaps = np.square(student_scores - teacher_scores)[
         row, :, :length, :length
@@ -136,7 +139,7 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
       )
   embedding_map = params["fit_embeddings" if maps == "two" else "fit"]
   squared_gaps = np.square(
-    affine(embedding_map, student_states[0]) - teacher_states[0]
+    apply_linear_map(embedding_map, student_states[0]) - teacher_states[0]
   )
   embedding_loss = sum(
     squared_gaps[row, :length].mean(-1).sum()
@@ -153,30 +156,32 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
   )
 
 
-def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
-  """As in the released program, all scores at or below -100 count as 0."""
+def test_attention_scores_at_or_below_minus_100_count_as_0(
+  batch, teacher, monkeypatch
+):
+  """This is the rule of the released program."""
   params = draw_params(STUDENT, batch)
-  loss_as_released = measure(build_objective(), params, teacher, batch)[
+  loss_by_default = loss_sums(build_objective(), params, teacher, batch)[
     "attention_loss"
   ]
   monkeypatch.setattr(objective_lib, "MASKED_SCORE", 1e9)
-  loss_without_scores = measure(build_objective(), params, teacher, batch)[
+  loss_if_all_count_as_0 = loss_sums(build_objective(), params, teacher, batch)[
     "attention_loss"
   ]
-  assert loss_as_released > 0 and loss_without_scores == 0.0
+  assert loss_by_default > 0 and loss_if_all_count_as_0 == 0.0
 
 
 def test_an_equal_student_has_nothing_to_learn(batch, teacher):
-  """The student is the teacher, and its map is the identity."""
+  """The student has the teacher's parameters; its map is the identity."""
   teacher_params = teacher["encoder"]
   identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
   params = {"encoder": teacher_params, "fit": identity}
   objective = build_objective(TEACHER | {"family": "bert"})
-  sums = measure(objective, params, teacher, batch)
+  sums = loss_sums(objective, params, teacher, batch)
   assert sums == pytest.approx(dict.fromkeys(sums, 0.0), abs=1e-8)
 
 
-def test_padding_and_masks_change_nothing(batch, teacher):
+def test_ids_at_padding_and_masks_change_no_sum(batch, teacher):
   params = draw_params(STUDENT, batch)
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
@@ -185,13 +190,13 @@ def test_padding_and_masks_change_nothing(batch, teacher):
   other_batch = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
   objective = build_objective()
   a, b = (
-    measure(objective, params, teacher, rows) for rows in (batch, other_batch)
+    loss_sums(objective, params, teacher, rows) for rows in (batch, other_batch)
   )
   assert a == pytest.approx(b, rel=1e-6)
 
 
-def test_packed_sequences_do_not_see_each_other(batch, teacher):
-  """Only pairs of two tokens of the same sequence count."""
+def test_only_pairs_of_tokens_of_one_sequence_count(batch, teacher):
+  """Each row has a sequence of 7 tokens and one of 4 tokens."""
   sequence_ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
   is_pair, is_token = objective_lib.real_pairs_and_tokens(
     {"sequence_ids": jnp.asarray(sequence_ids)}
@@ -215,8 +220,8 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     weights = student_gradient["encoder"]["layers"]["layer"]["attention"][name][
       "kernel"
     ]
-    # The scores do not depend on the last layer's values, which have a gradient
-    # through that layer's output.
+    # The values of the last layer change no scores, but they have a gradient
+    # through this layer's output.
     assert np.abs(weights).max(axis=(1, 2, 3)).min() > 0
   assert np.any(student_gradient["fit"]["kernel"])
 
@@ -250,18 +255,20 @@ def test_bad_sizes_and_options_are_refused(model, teacher, options, pattern):
 
 
 @pytest.mark.slow
-def test_restart_is_exact(tmp_path, compilation_cache):
-  """A restarted run equals a run that did not stop; it exports the encoder."""
+def test_a_restarted_run_equals_an_uninterrupted_run(
+  tmp_path, compilation_cache
+):
+  """`open_model` opens the encoder of the run, without its map."""
   prepared = write_prepared(
     tmp_path / "p", random_documents(20, 0), random_documents(6, 1)
   )
-  folders = prepared, write_teacher(tmp_path / "teacher", prepared)
+  data_and_teacher = prepared, write_teacher(tmp_path / "teacher", prepared)
   changes = {"total_steps": 4, "checkpoint.every": 2, "evaluate.every": 2}
   changes |= {"model.hidden": 8, "objective.layers": None}
   run_path, restart_path = str(tmp_path / "whole"), str(tmp_path / "again")
 
   def config():
-    return distillation_config(folders, "tinybert:4x312", **changes)
+    return distillation_config(data_and_teacher, "tinybert:4x312", **changes)
 
   state = train.run(config(), run_path)
   shutil.copytree(run_path, restart_path)

@@ -1,4 +1,4 @@
-"""Tests custom tasks: labels as files may write them, and words with tags."""
+"""Tests custom tasks: spellings of labels, and files of words with tags."""
 
 import finetune_files as files
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.task_inputs import Input
 
-COLUMNS = "text=text,label=label"
+LABEL_COLUMNS = "text=text,label=label"
 
 
 def read_contents(inputs, name="mine", **options):
@@ -26,7 +26,7 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
   test_path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   contents = read_contents(
-    {"train": table_path, "test": test_path}, columns=COLUMNS
+    {"train": table_path, "test": test_path}, columns=LABEL_COLUMNS
   )
   assert contents.task.labels == ("-1", "0", "1")
   assert labels_of(contents, "train") == ["-1", "0", "1"]
@@ -45,31 +45,33 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
     )
 
 
-def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
+def test_equal_whole_numbers_are_one_class(tmp_path):
   lines = [{"text": "a", "label": x} for x in (0, 1.0, 1, 2.5, -0.0, 1e3)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  contents = read_contents({"train": path}, columns=COLUMNS)
+  contents = read_contents({"train": path}, columns=LABEL_COLUMNS)
   assert labels_of(contents, "train") == ["0", "1", "1", "2.5", "0", "1000"]
   assert contents.task.labels == ("0", "1", "1000", "2.5")
-  # Names that the user gives are not changed.
+  # Labels that --labels names are not changed.
   lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   for names in (["0", "1"], ["0.0", "1.0"]):
-    contents = read_contents({"train": path}, columns=COLUMNS, labels=names)
+    contents = read_contents(
+      {"train": path}, columns=LABEL_COLUMNS, labels=names
+    )
     assert labels_of(contents, "train") == names
   path = files.write_text(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
   with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
-    read_contents({"train": path}, columns=COLUMNS)
+    read_contents({"train": path}, columns=LABEL_COLUMNS)
 
 
-WORDS = [["in", "New", "York"], ["it", "ran"]]
-TAGS = [["O", "B-LOC", "I-LOC"], ["O", "O"]]
+WORDS_BY_SENTENCE = [["in", "New", "York"], ["it", "ran"]]
+TAGS_BY_SENTENCE = [["O", "B-LOC", "I-LOC"], ["O", "O"]]
 COLUMNS_BY_NAME, COLUMNS_BY_NUMBER = "words=tokens,tags=ner", "words=2,tags=1"
 TAGGED_TABLE = (
   "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
 )
 TAGS_BEFORE_WORDS = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
-# Each case has the file's name, --columns, and the file's content.
+# Each case has (the file's name, --columns, the file's content).
 TAGGED_FILES = [
   ("a.tsv", COLUMNS_BY_NAME, TAGGED_TABLE),
   ("a.txt", COLUMNS_BY_NAME, TAGGED_TABLE),
@@ -100,13 +102,13 @@ def test_words_and_tags_are_read_from_every_format(
   path = files.write_text(tmp_path / name, content)
   contents = read_contents({"train": path}, kind="tagging", columns=columns)
   examples = contents.splits["train"]
-  assert [e["words"] for e in examples] == WORDS
-  assert [e["tags"] for e in examples] == TAGS
+  assert [e["words"] for e in examples] == WORDS_BY_SENTENCE
+  assert [e["tags"] for e in examples] == TAGS_BY_SENTENCE
   assert contents.task.labels == ("O", "B-LOC", "I-LOC")
-  # Lists in JSON give the examples that the file gives.
+  # Lists in JSON give the same examples.
   lines = [
     dict(tokens=words, ner=tags)
-    for words, tags in zip(WORDS, TAGS, strict=True)
+    for words, tags in zip(WORDS_BY_SENTENCE, TAGS_BY_SENTENCE, strict=True)
   ]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   json_contents = read_contents(
@@ -156,7 +158,7 @@ def test_a_split_may_have_words_without_tags(tmp_path):
     )
 
 
-# Each case has the file's name, --columns, the file's content, and the message.
+# Each case has (the file's name, --columns, the file's content, the message).
 BAD_FILES = [
   (
     "x.tsv",
@@ -256,4 +258,4 @@ def test_an_error_names_the_line(tmp_path):
     match=r"b\.csv:1 has no column 'text'; the columns are "
     "a cat, yes. The first line of a table names its columns",
   ):
-    read_contents({"train": path}, columns=COLUMNS)
+    read_contents({"train": path}, columns=LABEL_COLUMNS)

@@ -1,4 +1,4 @@
-"""Reads files with long fields, empty rows, rare spaces or large numbers."""
+"""Tests readers of files with long fields, empty rows or odd spaces."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def test_a_field_of_a_csv_may_be_long(tmp_path):
   assert examples[0]["texts"] == [text]
 
 
-def test_no_row_of_a_test_set_is_missing(tmp_path):
+def test_empty_rows_of_a_test_set_are_examples(tmp_path):
   content = "text\tpair\na\tb\n\t\n\nc\td\n\t\n"
   path = files.write_text(tmp_path / "a.tsv", content)
   options = dict(columns="text=text,pair=pair", labels=["x", "y"])
@@ -54,18 +54,20 @@ def test_labels_of_a_regression_are_finite_in_float32(tmp_path):
     ValueError, match=r"b\.tsv:2 has no label in column 'label'"
   ):
     read_examples(path, **options)
-  # In float32 this number would be infinite, and no run could train on it.
+  # In float32, -4e38 would be infinite, and no run could train on it.
   path = files.write_text(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")
   with pytest.raises(ValueError, match=r"c\.tsv:2: label '-4e38' is beyond"):
     read_examples(path, **options)
 
 
-@pytest.mark.parametrize("value, word", [("true", "True"), ("false", "False")])
-def test_true_and_false_are_no_numbers(tmp_path, value, word):
+@pytest.mark.parametrize(
+  "json_value, shown_value", [("true", "True"), ("false", "False")]
+)
+def test_true_and_false_are_no_numbers(tmp_path, json_value, shown_value):
   path = tmp_path / "a.jsonl"
   line = '{"text": "a", "label": %s}\n'
-  path.write_text(line % 1 + line % value)
-  message = rf"a\.jsonl:2: label {word} is not a number"
+  path.write_text(line % 1 + line % json_value)
+  message = rf"a\.jsonl:2: label {shown_value} is not a number"
   with pytest.raises(ValueError, match=message):
     read_examples(str(path), kind="regression", columns=COLUMNS)
   path.write_text(line % 1 + line % 0)
@@ -91,7 +93,7 @@ def test_labels_and_columns_with_commas_are_quoted(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "first_line, count",
+  "first_line, num_examples",
   [
     ("gj04\t1\t\tthe cat", 2),
     ("sentence\t0\t*\tsentence", 2),
@@ -99,12 +101,12 @@ def test_labels_and_columns_with_commas_are_quoted(tmp_path):
     ("index\t\tstar\tsentence", 1),
   ],
 )
-def test_a_file_of_cola_may_have_a_header(tmp_path, first_line, count):
+def test_a_file_of_cola_may_have_a_header(tmp_path, first_line, num_examples):
   path = files.write_text(
     tmp_path / "a.tsv", f"{first_line}\ngj04\t1\t\tit ran\n"
   )
   examples = read_examples(path, "cola", "test")
-  assert len(examples) == count and examples[-1]["texts"] == ["it ran"]
+  assert len(examples) == num_examples and examples[-1]["texts"] == ["it ran"]
 
 
 def test_an_unknown_label_of_cola_is_refused(tmp_path):
@@ -114,7 +116,7 @@ def test_an_unknown_label_of_cola_is_refused(tmp_path):
     read_examples(path, "cola")
 
 
-def test_other_spaces_are_parts_of_words(tmp_path):
+def test_spaces_other_than_blanks_and_tabs_are_parts_of_words(tmp_path):
   content = "10\u00a0000 O\ncats B-X\n\u00a0\n-DOCSTART- O\nran O\n"
   path = files.write_text(tmp_path / "a.conll", content)
   examples = read_examples(path, kind="tagging")
@@ -190,7 +192,7 @@ def test_malformed_answers_are_refused(tmp_path, fields, message):
     read_examples(path, "squad2", "train")
 
 
-def test_a_folder_made_with_other_columns_is_refused(tmp_path):
+def test_a_task_folder_with_different_columns_is_refused(tmp_path):
   path = files.write_text(tmp_path / "a.tsv", "x\ty\na\tb\nb\ta\n")
   vocab, output = files.write_wordpiece(tmp_path), str(tmp_path / "out")
 

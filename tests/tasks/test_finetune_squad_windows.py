@@ -1,4 +1,4 @@
-"""Windows of a context have no gaps; answers are slices of the raw context."""
+"""Tests windows of contexts, and labels and files of questions."""
 
 import os
 
@@ -34,8 +34,8 @@ def make_question(context, text=None, start=0, question_text="the cat"):
 
 
 def test_windows_of_published_sizes():
-  # At length 128, with a question of 11 tokens and three special tokens, the
-  # stride is larger than the capacity.
+  # At length 128, with a question of 11 tokens and three special tokens, a
+  # window has 114 tokens, which is less than the stride.
   assert window_bounds(157, 114, 128) == [(0, 114), (114, 157)]
   assert window_bounds(400, 370, 128) == [(0, 370), (128, 400)]
   assert window_bounds(114, 114, 128) == [(0, 114)]
@@ -44,7 +44,7 @@ def test_windows_of_published_sizes():
     window_bounds(5, 0, 1)
 
 
-def test_no_window_leaves_a_gap():
+def test_windows_leave_no_token_out():
   rng = np.random.default_rng(0)
   for _ in range(500):
     num_tokens, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
@@ -52,8 +52,7 @@ def test_no_window_leaves_a_gap():
     covered_tokens = set().union(*(range(a, b) for a, b in spans))
     assert covered_tokens == set(range(num_tokens))
     assert max(b - a for a, b in spans) <= capacity
-    # Each window begins and ends later than the window before it, so each is
-    # needed.
+    # Each window begins and ends later than the window before it.
     assert (np.diff(spans, axis=0) > 0).all()
 
 
@@ -66,13 +65,13 @@ def test_the_best_window_has_most_context():
       for a, b in spans
     ]
     assert scores[best_window[token]] == max(scores)
-  # A very long text needs no array [windows, tokens].
+  # For a very long text, an array [windows, tokens] would take too much memory.
   best_window = best_windows(10**6, window_bounds(10**6, 100, 50))
   assert (np.diff(best_window) >= 0).all() and best_window[-1] == 19_998
 
 
 def label_text(example, rows, i):
-  """Returns the part of the context that the label of row i marks."""
+  """Returns the part of the context that the labels of row i mark."""
   start, end = rows.labels[i]
   offsets = rows.offsets[rows.starts[i] : rows.starts[i + 1]]
   return example["context"][offsets[start][0] : offsets[end][1]]
@@ -89,7 +88,7 @@ def label_text(example, rows, i):
     ("cat", "cat"),
   ],
 )
-def test_an_answer_is_the_raw_text(
+def test_the_label_marks_the_raw_text_of_the_answer(
   bert_vocabulary, roberta_vocabulary, context, answer
 ):
   start = context.index(answer)
@@ -112,7 +111,7 @@ def test_a_row_is_the_question_and_the_context(
   no_offset = [-1, -1]
   assert rows.offsets.tolist() == [no_offset] * 4 + [[0, 1], [2, 5], no_offset]
   rows = questions.encode_questions([example], roberta_vocabulary, 32).rows
-  # `second_begins` is where the context begins, also without segments.
+  # RoBERTa has no segments, but `second_begins` is where the context begins.
   assert rows.second_begins.tolist() == [
     np.flatnonzero(rows.offsets[:, 0] >= 0)[0]
   ]
@@ -150,8 +149,8 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
           ]
         else:
           assert rows.labels[i].tolist() == [0, 0]
-      # Neighbouring windows share 6 tokens, so an answer of up to 6 words is
-      # whole in a window.
+      # Neighbouring windows share 6 tokens, so one window has the whole of an
+      # answer of up to 6 words.
       assert num_windows_with_answer or num_words > 6
 
 
@@ -177,7 +176,7 @@ def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
   note = "answers that are not at their offset, not trained on"
   assert encoded.notes == {note: ["moved"]}
-  # Spaces have no piece, so no piece holds the answer " ".
+  # A space has no piece, so no piece holds the answer " ".
   encoded = questions.encode_questions(
     [make_question("the  cat", " ", 4)], bert_vocabulary, 32
   )
@@ -261,6 +260,6 @@ def test_answers_of_real_questions_are_found():
   for i, example_index in enumerate(rows.example_indices):
     if rows.labels[i, 0] > 0:
       answered_examples.add(int(example_index))
-      gold = examples[example_index]["answers"][0]["text"]
-      assert gold in label_text(examples[example_index], rows, i)
+      answer_text = examples[example_index]["answers"][0]["text"]
+      assert answer_text in label_text(examples[example_index], rows, i)
   assert answered_examples == set(range(1190))

@@ -16,28 +16,29 @@ transformers = pytest.importorskip(
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:
   pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
-VOCAB = pathlib.Path(DATA, "vocab")
+VOCABULARY_FOLDER = pathlib.Path(DATA, "vocab")
 
 
 def read_file(name):
-  return (VOCAB / name).read_text(encoding="utf-8")
+  return (VOCABULARY_FOLDER / name).read_text(encoding="utf-8")
 
 
-# The functions up to `TOKENIZERS` return our tokenizer and transformers'.
+# Each function up to `TOKENIZERS` returns (our tokenizer, transformers'
+# tokenizer).
 def wordpiece(name, lower_case):
-  path = str(VOCAB / f"bert-base-{name}-vocab.txt")
+  path = str(VOCABULARY_FOLDER / f"bert-base-{name}-vocab.txt")
   return (
     open_vocabulary.load(path, lower_case=lower_case),
     transformers.BertTokenizer(vocab=path, do_lower_case=lower_case),
   )
 
 
-def gpt2(pieces="gpt2/encoder.json", class_name="GPT2Tokenizer"):
-  vocab = json.loads(read_file(pieces))
+def gpt2(pieces_file="gpt2/encoder.json", class_name="GPT2Tokenizer"):
+  vocab = json.loads(read_file(pieces_file))
   merges = bpe.read_merges(read_file("gpt2/vocab.bpe"), "vocab.bpe")
   reference = getattr(transformers, class_name)(vocab=vocab, merges=merges)
   if class_name == "RobertaTokenizer":
-    # The files of the published models have this flag.
+    # The files of the published models set lstrip.
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     reference.add_special_tokens({"mask_token": mask})
   return bpe.build_bytelevel(vocab, merges), reference
@@ -51,7 +52,7 @@ def gpt1():
 
 
 def albert():
-  path = VOCAB / "albert_like" / "30k-clean.model"
+  path = VOCABULARY_FOLDER / "albert_like" / "30k-clean.model"
   content = path.read_bytes()
   model = unigram.parse_model(content, str(path))
   reference = transformers.AlbertTokenizer(
@@ -71,11 +72,11 @@ TOKENIZERS = {
 }
 
 
-def make_texts(characters, count):
+def make_texts(characters, num_mixtures):
   """Yields test texts.
 
-  The first texts have each character between two letters. Then come `count`
-  random mixtures, each with a text of random bytes, which are mostly not UTF-8.
+  First, there is a text for each character, between two letters. Then come
+  `num_mixtures` random mixtures, each followed by random bytes as text.
   """
   rng = random.Random(0)
 
@@ -92,18 +93,18 @@ def make_texts(characters, count):
     return rng.choice(characters)
 
   yield from (f"a{character}b" for character in characters)
-  for _ in range(count):
+  for _ in range(num_mixtures):
     yield "".join(random_text() for _ in range(rng.randrange(20)))
-    broken = bytes(rng.randrange(256) for _ in range(9))
-    yield broken.decode("utf-8", "replace")
+    random_bytes = bytes(rng.randrange(256) for _ in range(9))
+    yield random_bytes.decode("utf-8", "replace")
 
 
 def extend_to_marks(text, offsets):
   """Extends transformers' offsets to all characters that belong to a piece.
 
-  They then include the marks after the last character of the piece, and the
-  first sign of a quote of two signs. ALBERT's cleaning turns the two signs into
-  one; all tokenizers but ALBERT's have a piece for each sign.
+  They then include the marks after the last character of a piece, and both
+  signs of a quote such as ``. ALBERT's cleaning turns the two signs into one.
+  All other tokenizers have a piece for each sign.
   """
   covered_indices = {i for begin, end in offsets for i in range(begin, end)}
   attached_points = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
@@ -122,11 +123,11 @@ def extend_to_marks(text, offsets):
   return extended
 
 
-def compare_with_reference(tokenizer_name, step, count):
+def compare_with_reference(tokenizer_name, step, num_mixtures):
   vocabulary, reference = TOKENIZERS[tokenizer_name]()
   characters = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
   characters = [c for c in characters if unicodedata.category(c) != "Cn"]
-  texts = list(make_texts(characters[::step], count))
+  texts = list(make_texts(characters[::step], num_mixtures))
   for begin in range(0, len(texts), 10_000):
     batch = texts[begin : begin + 10_000]
     expected = reference(
@@ -149,15 +150,15 @@ def compare_with_reference(tokenizer_name, step, count):
 
 @pytest.mark.parametrize("tokenizer_name", TOKENIZERS)
 def test_sampled_code_points_give_the_reference_ids(tokenizer_name):
-  compare_with_reference(tokenizer_name, step=97, count=500)
+  compare_with_reference(tokenizer_name, step=97, num_mixtures=500)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokenizer_name", TOKENIZERS)
 def test_every_code_point_gives_the_reference_ids(tokenizer_name):
-  # Each of the tokenizers cleans text as one of these two does.
+  # Each tokenizer cleans text as one of these two does.
   step = 1 if tokenizer_name in ("uncased", "albert") else 5
-  compare_with_reference(tokenizer_name, step=step, count=5_000)
+  compare_with_reference(tokenizer_name, step=step, num_mixtures=5_000)
 
 
 def write_folder(tokenizer_name, path):
@@ -185,9 +186,9 @@ def write_folder(tokenizer_name, path):
   "tokenizer_name", ["uncased", "cased", "accents", "roberta", "gpt1", "albert"]
 )
 def test_a_models_tokenizer_gives_the_reference_ids(tokenizer_name, tmp_path):
-  """The tokenizer of a model gives transformers' ids, with special tokens.
+  """A model's tokenizer gives transformers' ids, with special tokens.
 
-  A vocabulary of the same files gives the ids without special tokens.
+  A vocabulary from the same files gives the ids without special tokens.
   """
   reference = write_folder(tokenizer_name, tmp_path)
   files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""Tests that `train_vocab` writes --size pieces, and always the same file."""
+"""Tests `train_vocab`: its pieces, its warnings, and cased vocabularies."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 def make_text() -> str:
-  """Returns words in which all pairs of syllables are equally frequent."""
+  """Returns a text of words in which all syllables are equally frequent."""
   syllables = ["ka", "lo", "mi", "ru", "ste", "pon", "ta", "vi", "sol", "e"]
   words = [a + b + c for a in syllables for b in syllables for c in syllables]
   lines = [" ".join(words[i::37]) + " don't!" for i in range(37)]
@@ -84,8 +84,9 @@ def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
 def test_frequent_pairs_are_merged_first():
   counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
   pieces = train_vocabulary.train_wordpiece(counts, 100)
-  # First come the letters, then the letters inside words, with ##. The most
-  # frequent pairs are e-s and s-t, which occur 9 times each.
+  # After the special tokens come all letters, then the letters that occur
+  # inside words, with ##. The most frequent pairs are e-s and s-t, each with 9
+  # occurrences.
   alphabet = sorted(set("lowernewestwidest"))
   assert pieces[5 : 5 + len(alphabet)] == alphabet
   inner_letters = sorted({c for word in counts for c in word[1:]})
@@ -104,7 +105,7 @@ def test_frequent_pairs_are_merged_first():
     (None, 500, "there is no file"),
   ],
 )
-def test_bad_input_is_one_sentence(tmp_path, text, size, message):
+def test_bad_input_gets_one_sentence(tmp_path, text, size, message):
   path = tmp_path / "text.txt"
   if text is not None:
     path.write_text(text)
@@ -173,34 +174,41 @@ def test_a_warning_says_why_there_are_fewer_pieces(
 def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8")
-  train_one = functools.partial(train_vocab.train_vocab, str(text), 100)
+  train = functools.partial(train_vocab.train_vocab, str(text), 100)
 
-  def clean(path, **options):
+  def cleaned_text(path, **options):
     vocabulary = open_vocabulary.load(str(path), **options)
     return vocabulary.plain_text_tokenizer.normalizer.normalize_str("Été")
 
   folder = tmp_path / "folder"
   folder.mkdir()
-  train_one(str(folder / "vocab.txt"), lower_case=False)
-  train_one(str(folder / "x.txt"))
-  # `train_vocab` gives this name to the rules of a cased model.
-  field, name = tiny_vocabularies.protobuf_field, b"nmt_nfkc_cased"
+  train(str(folder / "vocab.txt"), lower_case=False)
+  train(str(folder / "x.txt"))
+  # `train_vocab` writes this name into a cased model, as that of its rules.
+  protobuf_field, rule_name = (
+    tiny_vocabularies.protobuf_field,
+    b"nmt_nfkc_cased",
+  )
   content = tiny_vocabularies.sentencepiece_model(
     tiny_vocabularies.ALBERT_PIECES
   )
-  content += field(3, field(1, name))
+  content += protobuf_field(3, protobuf_field(1, rule_name))
   (folder / "spiece.model").write_bytes(content)
   (folder / "x.model").write_bytes(content)
-  assert clean(folder / "spiece.model") == clean(folder / "x.model") == "Été"
-  assert clean(folder / "vocab.txt") == clean(folder) == "Été"
-  assert clean(folder / "x.txt") == "ete"
+  assert (
+    cleaned_text(folder / "spiece.model")
+    == cleaned_text(folder / "x.model")
+    == "Été"
+  )
+  assert cleaned_text(folder / "vocab.txt") == cleaned_text(folder) == "Été"
+  assert cleaned_text(folder / "x.txt") == "ete"
   # The settings belong to vocab.txt, even if it has been deleted.
   (folder / "vocab.txt").unlink()
-  assert clean(folder) == "Été"
+  assert cleaned_text(folder) == "Été"
   only_model = tmp_path / "only_model"
   only_model.mkdir()
-  model = only_model / "spiece.model"
-  (folder / "spiece.model").replace(model)
+  model_path = only_model / "spiece.model"
+  (folder / "spiece.model").replace(model_path)
   for settings in (
     {"do_lower_case": False},
     {"do_lower_case": True},
@@ -208,24 +216,24 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   ):
     path = only_model / "tokenizer_config.json"
     path.write_text(json.dumps(settings))
-    assert clean(model) == clean(only_model) == "Été"
+    assert cleaned_text(model_path) == cleaned_text(only_model) == "Été"
     with pytest.raises(ValueError, match="with capitals and with accents, and"):
-      clean(model, keep_accents=False)
+      cleaned_text(model_path, keep_accents=False)
     with pytest.raises(ValueError, match="and lower_case=True asks for text"):
-      clean(model, lower_case=True)
+      cleaned_text(model_path, lower_case=True)
 
 
-def test_the_caller_sets_accents_if_the_settings_do_not(tmp_path):
+def test_an_argument_sets_accents_if_the_settings_do_not(tmp_path):
   (tmp_path / "spiece.model").write_bytes(
     tiny_vocabularies.sentencepiece_model(tiny_vocabularies.ALBERT_PIECES)
   )
   path = tmp_path / "tokenizer_config.json"
   path.write_text(json.dumps({"do_lower_case": False}))
 
-  def clean(**options):
+  def cleaned_text(**options):
     vocabulary = open_vocabulary.load(str(tmp_path), **options)
     return vocabulary.plain_text_tokenizer.normalizer.normalize_str("Été")
 
   # transformers' AlbertTokenizer strips accents with these settings.
-  assert clean() == "Ete" and clean(keep_accents=False) == "Ete"
-  assert clean(keep_accents=True) == "Été"
+  assert cleaned_text() == "Ete" and cleaned_text(keep_accents=False) == "Ete"
+  assert cleaned_text(keep_accents=True) == "Été"

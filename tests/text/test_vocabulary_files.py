@@ -1,4 +1,4 @@
-"""Tests tokenizers from files and folders of every kind, whole and damaged."""
+"""Tests tokenizers that are read from intact and from damaged files."""
 
 import json
 import random
@@ -22,9 +22,10 @@ from bert_jax.use import text_inputs
 
 
 def make_files(family, as_json=False):
-  """Returns name -> content of the files of a family's tokenizer.
+  """Returns {name: content} of the files of a family's tokenizer.
 
-  With `as_json`, the only file is tokenizer.json; else it is left out.
+  With `as_json`, the only file is tokenizer.json. Without it, this file is left
+  out.
   """
   vocabulary = {
     "bert": lambda: bert_vocabulary("the a ##n é ##é 中 x中"),
@@ -39,7 +40,7 @@ def make_files(family, as_json=False):
   return {n: c for n, c in files.items() if n != "tokenizer.json"}
 
 
-def test_a_sentencepiece_model_without_other_files(tmp_path):
+def test_a_folder_may_have_only_a_sentencepiece_model(tmp_path):
   content = sentencepiece_model(ALBERT_PIECES)
   model = unigram.parse_model(content, "x")
   assert model.pieces == ALBERT_PIECES and model.scores[3] == -3.0
@@ -53,7 +54,7 @@ def test_a_sentencepiece_model_without_other_files(tmp_path):
   assert vocabulary == open_vocabulary.load(f"{folder}/spiece.model")
   tokenizer = model_tokenizer.build({"spiece.model": content}, folder)
   assert tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
-  # A run's folder also has a tokenizer.json.
+  # The folder of a run also has a tokenizer.json.
   run_tokenizer = model_tokenizer.build(vocabulary.files, folder)
   assert run_tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
   assert run_tokenizer.decode([2, 5, 3]) == tokenizer.decode([2, 5, 3]) == "the"
@@ -80,7 +81,7 @@ def test_tokenizer_json_gives_the_same_tokenizer(family, tmp_path):
 
 
 def test_settings_of_a_folder_are_used(tmp_path):
-  def load(**settings):
+  def load_with_settings(**settings):
     text = json.dumps(settings).encode()
     files = make_files("bert") | {"tokenizer_config.json": text}
     folder = write_files(tmp_path / "x", files)
@@ -92,9 +93,15 @@ def test_settings_of_a_folder_are_used(tmp_path):
     ({"do_lower_case": True, "strip_accents": False}, ["é", "é", "x中"]),
     ({"do_lower_case": True}, ["[UNK]", "[UNK]", "x中"]),
   ):
-    vocabulary, model = load(tokenize_chinese_chars=False, **settings)
+    vocabulary, model_tokenizer_of_folder = load_with_settings(
+      tokenize_chinese_chars=False, **settings
+    )
     assert [p for p, _ in pieces_and_slices(vocabulary, "É é x中")] == pieces
-    assert model.encode("É é x中").tokens == ["[CLS]", *pieces, "[SEP]"]
+    assert model_tokenizer_of_folder.encode("É é x中").tokens == [
+      "[CLS]",
+      *pieces,
+      "[SEP]",
+    ]
     (ids,) = vocabulary.encode_batch(["É é x中"])
     assert [vocabulary.pieces[i] for i in ids] == pieces
     folder = tmp_path / "again"
@@ -102,7 +109,7 @@ def test_settings_of_a_folder_are_used(tmp_path):
     open_vocabulary.save(vocabulary, str(folder))
     reloaded = open_vocabulary.load(str(folder))
     assert reloaded == vocabulary and reloaded.options == vocabulary.options
-  vocabulary, _ = load(do_lower_case=False, strip_accents=None)
+  vocabulary, _ = load_with_settings(do_lower_case=False, strip_accents=None)
   assert [p for p, _ in pieces_and_slices(vocabulary, "é x中")] == [
     "é",
     "[UNK]",
@@ -117,16 +124,16 @@ def test_settings_of_a_folder_are_used(tmp_path):
     ({"rules": "original", "strip_accents": False}, "have no .'strip_accents'"),
   ):
     with pytest.raises(ValueError, match=message):
-      load(**settings)
+      load_with_settings(**settings)
 
 
 def load_error(folder, damage):
-  """Returns the error message for a folder.
+  """Returns the message of the error when a folder is opened, or None.
 
   Args:
     folder: a folder with a damaged tokenizer.
-    damage: describes the damage, which must be refused. None means that the
-      folder may be accepted; if it is, the function returns None.
+    damage: describes damage that must be refused. None means that the folder
+      may be opened without an error.
   """
   try:
     vocabulary = open_vocabulary.load(folder)
@@ -139,9 +146,9 @@ def load_error(folder, damage):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "albert"])
-@pytest.mark.parametrize("as_json", [False, True])
-def test_damaged_files_are_named(family, as_json, tmp_path):
-  contents, rng = make_files(family, as_json), random.Random(0)
+@pytest.mark.parametrize("is_json", [False, True])
+def test_damaged_files_are_named(family, is_json, tmp_path):
+  contents, rng = make_files(family, is_json), random.Random(0)
   for name, content in contents.items():
     damaged_contents = {
       "empty": b"",
@@ -149,8 +156,8 @@ def test_damaged_files_are_named(family, as_json, tmp_path):
       "cut": content[: len(content) // 2 - 1],
     }
     if name == "merges.txt":
-      # A shorter file of merges is valid. A pair that makes no piece, or a line
-      # with three pieces, is not.
+      # An empty or shorter file of merges is valid. So use a pair that makes no
+      # piece, and a line with three pieces.
       damaged_contents["empty"], damaged_contents["cut"] = (
         b"a b",
         content[:-1] + b" x",
@@ -171,7 +178,7 @@ def test_damaged_files_are_named(family, as_json, tmp_path):
     )
 
 
-def test_repeated_pieces_are_refused(tmp_path):
+def test_repeated_and_missing_pieces_are_refused(tmp_path):
   def assert_refused(files, message):
     with pytest.raises(ValueError, match=message):
       open_vocabulary.load(write_files(tmp_path / "x", files))
@@ -218,15 +225,15 @@ QUOTED_TEXTS = (
 
 
 def texts_at(text, offsets):
-  """Returns the text of each piece; equal offsets are counted once."""
+  """Returns the text at each pair of offsets; equal pairs are counted once."""
   return [text[begin:end] for begin, end in dict.fromkeys(offsets)]
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_offsets_include_both_signs_of_a_quote(as_json, tmp_path):
-  """Cleaning makes one sign of two, but the offsets must include both."""
+@pytest.mark.parametrize("is_json", [False, True])
+def test_offsets_include_both_signs_of_a_quote(is_json, tmp_path):
+  """Cleaning replaces the two signs of a quote by one sign."""
   content = sentencepiece_model([*ALBERT_PIECES, '"', "'", "a"])
-  name = "tokenizer.json" if as_json else "spiece.model"
+  name = "tokenizer.json" if is_json else "spiece.model"
   files = {name: unigram.build(content).files[name]}
   path = write_files(tmp_path / "x", files)
   vocabulary = open_vocabulary.load(path)
@@ -244,7 +251,7 @@ def test_offsets_include_both_signs_of_a_quote(as_json, tmp_path):
     )
     text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
     assert texts_at(text, text_offsets) == expected
-    # The pieces are the same in the middle of a text.
+    # In the middle of a text, the offsets cover the same characters.
     (encoded_in_middle,) = vocabulary.encode_offsets([f"n {text} n"])
     assert texts_at(f"n {text} n", encoded_in_middle.offsets) == [
       "n",
@@ -254,18 +261,18 @@ def test_offsets_include_both_signs_of_a_quote(as_json, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "rules, text, expected",
+  "replacements, text, expected",
   [
     ([("...", "\u2026")], "a...n....", ["a", "...", "n", "...", "."]),
     ([("->", "\u2192"), ("''", '"')], "a->''n", ["a", "->", "''", "n"]),
     ([("&quot;", '"')], "&quot;a&quot;", ["&quot;", "a", "&quot;"]),
     ([("nn", "ta")], "annn", ["a", "nn", "n"]),
-    # If characters become nothing, no piece includes them.
+    # Characters that a rule deletes belong to no piece.
     ([("..", "")], "a..n", ["a", "n"]),
   ],
 )
 def test_offsets_include_all_characters_that_become_one(
-  rules, text, expected, tmp_path
+  replacements, text, expected, tmp_path
 ):
   pieces = [*ALBERT_PIECES, "a", "t", ".", '"', "\u2026", "\u2192"]
   content = unigram.build(sentencepiece_model(pieces)).files["tokenizer.json"]
@@ -274,7 +281,7 @@ def test_offsets_include_all_characters_that_become_one(
     "type": "Sequence",
     "normalizers": [
       {"type": "Replace", "pattern": {"String": old}, "content": new}
-      for old, new in rules
+      for old, new in replacements
     ],
   }
   files = {"tokenizer.json": json.dumps(json_object).encode()}

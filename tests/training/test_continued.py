@@ -1,4 +1,4 @@
-"""Runs continue the pre-training of models that transformers has written."""
+"""Tests runs that train models of transformers further."""
 
 import functools
 import importlib.util
@@ -32,10 +32,10 @@ from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import hf, runs
 
-# Relative tolerances of the first loss and of later losses. bert_jax and
-# transformers compute in float32, but sum in different orders. The measured
-# differences were 1e-6 in the first step. They were 1e-5 after 20 steps of
-# Adam, which amplifies the noise of small gradients.
+# Relative tolerances of the first loss and of the later losses. bert_jax and
+# transformers compute in float32, but sum in different orders. The differences
+# were 1e-6 in the first step, and 1e-5 after 20 steps: Adam amplifies the noise
+# of small gradients.
 FIRST_TOLERANCE, LATER_TOLERANCE = 2e-6, 5e-5
 FAMILIES = tuple(continued.REFERENCES)
 WORD_TABLE = "encoder/embeddings/word/embedding"
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Returns a prepared folder. Its vocabulary has "new", "##er" and "newer"."""
+  """Returns a prepared folder, with the pieces "new", "##er" and "newer"."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   write_prepared(path, random_documents(40, 0), random_documents(6, 1))
   pieces = (path / "vocab.txt").read_text().split()
@@ -60,7 +60,10 @@ def data_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model_path_of(data_folder, tmp_path_factory):
-  """Returns a function: family -> the folder of its model, which is cached."""
+  """Returns a function that maps a family to the folder of a model.
+
+  It writes each model once.
+  """
 
   @functools.cache
   def write(family):
@@ -72,13 +75,13 @@ def model_path_of(data_folder, tmp_path_factory):
 
 
 def config_json_of(config):
-  """Returns the content that a run with this config writes to config.json."""
+  """Returns what a run with this config writes to config.json."""
   setup = building.build(config_lib.parse(config))
   return config_lib.to_json(config, setup.config)
 
 
 def start_run(config, capsys=None):
-  """Returns a run's first parameters, {path: array}, and the printed lines."""
+  """Returns a new run's first parameters, {path: array}, and printed lines."""
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
@@ -96,7 +99,7 @@ def assert_equal_arrays(arrays, expected_arrays, names):
 
 
 def assert_losses_agree(rows, losses):
-  """Compares the losses of all steps; that of the first step more strictly."""
+  """Compares the losses of all steps; those of step 1 are to agree better."""
   assert len(rows) == len(losses) > 0
   for index, (row, reference_losses) in enumerate(
     zip(rows, losses, strict=True)
@@ -114,7 +117,7 @@ def assert_losses_agree(rows, losses):
     for name in FAMILIES
   ],
 )
-def test_twenty_steps_equal_those_of_transformers(
+def test_the_losses_of_twenty_steps_equal_those_of_transformers(
   family, model_path_of, data_folder, tmp_path, capsys
 ):
   config = continued.config_of(family, data_folder, model_path_of(family))
@@ -144,7 +147,7 @@ def test_twenty_steps_equal_those_of_transformers(
 def test_a_longer_vocabulary_trains_as_in_transformers(
   family, method, data_folder, tmp_path, capsys
 ):
-  """The vocabulary of the data has one piece that the model lacks: "newer".
+  """The data have one piece that the model's vocabulary lacks: "newer".
 
   The model's tokenizer splits "newer" into "new" and "##er".
   """
@@ -241,10 +244,10 @@ def test_a_key_that_contradicts_the_model_is_refused(
 
 
 @pytest.mark.slow
-def test_a_restart_does_not_need_the_model(
+def test_a_restart_does_not_read_init_from(
   data_folder, model_path_of, tmp_path
 ):
-  """Runs continue from step 2, with the model deleted or `init_from` empty."""
+  """Runs restart at step 2, with the model deleted or `init_from` empty."""
   model_copy = tmp_path / "model"
   shutil.copytree(model_path_of("gpt"), model_copy)
 
@@ -263,7 +266,7 @@ def test_a_restart_does_not_need_the_model(
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_a_step_of_another_run(
+def test_init_from_may_name_a_step_of_a_run(
   data_folder, model_path_of, tmp_path, capsys
 ):
   changes = {"total_steps": 4, "checkpoint.every": 2}

@@ -1,4 +1,4 @@
-"""Tests runs of ELMo: restarts, evaluation, loading, the published config."""
+"""Tests runs of ELMo: restarts, evaluation, loading, published numbers."""
 
 import copy
 import pathlib
@@ -42,8 +42,8 @@ TINY_VALUES = {
   "evaluate.examples": 16,
   "checkpoint.every": HALF_STEPS,
 }
-# The sources are Peters et al. 2018, and bin/train_elmo.py and bilm/training.py
-# of allenai/bilm-tf.
+# The sources are Peters et al. 2018, and two files of allenai/bilm-tf:
+# bin/train_elmo.py and bilm/training.py.
 PUBLISHED_VALUES = {
   "batch_size": 3 * 128,
   "data.length": 20,
@@ -74,7 +74,7 @@ def load_config(name, changes):
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Returns a prepared folder with the words w0 to w20; w20 is unknown."""
+  """Returns a prepared folder; w20 and other0 to other29 are unknown words."""
   folder = tmp_path_factory.mktemp("elmo")
   vocabulary = [f"w{i}" for i in range(20)]
   documents = []
@@ -110,8 +110,10 @@ def finished_run(data_folder, tmp_path_factory, fast_compilation):
   return workdir, train.run(config, str(workdir))
 
 
-def test_restart_is_exact(data_folder, finished_run, tmp_path):
-  """A restarted run equals the whole run, also in the states of the LSTMs."""
+def test_a_restarted_run_equals_an_uninterrupted_run(
+  data_folder, finished_run, tmp_path
+):
+  """The states of the LSTMs are equal, too."""
   workdir, state = finished_run
   run_copy = tmp_path / "run"
   shutil.copytree(workdir, run_copy)
@@ -137,7 +139,7 @@ def test_restart_is_exact(data_folder, finished_run, tmp_path):
   assert {row["padding"] for row in train_rows} == {0.0}
 
 
-def test_two_phases_and_a_restart_within_the_second(data_folder, tmp_path):
+def test_a_restart_in_the_second_phase_changes_nothing(data_folder, tmp_path):
   """Rows have 5 words in phase 1 and 8 in phase 2. The restart is at step 4."""
   changes = TINY_VALUES | {"data.path": data_folder, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
@@ -163,10 +165,10 @@ def test_two_phases_and_a_restart_within_the_second(data_folder, tmp_path):
   assert lengths == [5, 8]
 
 
-def test_last_lines_compare_losses_with_guessing(
+def test_the_last_lines_compare_losses_with_guessing(
   data_folder, finished_run, capsys
 ):
-  """Each loss is printed beside the loss of guessing words by frequency."""
+  """The loss of guessing is the unigram cross-entropy of the words."""
   workdir, _ = finished_run
   train.run(
     load_config("elmo:original", TINY_VALUES | {"data.path": data_folder}),
@@ -182,12 +184,12 @@ def test_last_lines_compare_losses_with_guessing(
   last_row = [
     row for row in untimed_rows(workdir) if row["split"] == "heldout"
   ][-1]
-  for direction, targets, excluded in (
+  for direction, targets, excluded_id in (
     ("forward", "next", words.BEGIN_ID),
     ("backward", "previous", words.END_ID),
   ):
     counts_plus_one = (
-      np.where(np.arange(len(counts)) == excluded, 0, counts) + 1
+      np.where(np.arange(len(counts)) == excluded_id, 0, counts) + 1
     )
     unigram_loss = -np.log(counts_plus_one / counts_plus_one.sum())[
       batch[f"{targets}_ids"]
@@ -199,30 +201,30 @@ def test_last_lines_compare_losses_with_guessing(
     ) in printed
 
 
-def test_a_run_is_loaded_as_an_encoder(finished_run):
-  """The loaded model has no softmax, and gives the vectors of the run."""
+def test_a_run_is_opened_as_an_encoder(finished_run):
+  """The opened model has no softmax, and gives the vectors of the run."""
   workdir, state = finished_run
-  loaded_model = open_model(str(workdir))
-  assert set(loaded_model.params) == {"encoder"}
+  opened_model = open_model(str(workdir))
+  assert set(opened_model.params) == {"encoder"}
   batch = characters.make_batch([["w1", "never", "seen"], ["w3"]])
-  vectors = loaded_model.module.apply({"params": loaded_model.params}, batch)[
+  vectors = opened_model.module.apply({"params": opened_model.params}, batch)[
     "layers"
   ]
   assert vectors.shape == (2, 3, 5, 16)
-  encoder = loaded_model.module.encoder
+  encoder = opened_model.module.encoder
   expected_vectors = encoder.apply({"params": state.params["encoder"]}, **batch)
   np.testing.assert_allclose(vectors, expected_vectors, atol=1e-5)
   encoder_weights = runs.read(str(workdir))
   assert encoder_weights.config["task"] == "encoder"
   assert all(name.startswith("encoder/") for name in encoder_weights.arrays)
-  assert loaded_model.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
+  assert opened_model.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
 
 
 def test_the_config_has_the_published_numbers():
   config = load_config("elmo:original", {})
   values = flatten(config)
   assert {key: values[key] for key in PUBLISHED_VALUES} == PUBLISHED_VALUES
-  # The run takes 10 epochs of the 1B Word Benchmark's training text.
+  # The steps are 10 epochs of the training text of the 1B Word Benchmark.
   assert values["total_steps"] == 10 * (768_648_884 // (384 * 20))
   with pytest.raises(ValueError, match="streams=384 must be batch_size=8"):
     load_config("elmo:original", {"batch_size": 8})
@@ -230,7 +232,7 @@ def test_the_config_has_the_published_numbers():
     load_config("elmo:original", {"micro_batches": 2})
 
 
-def test_every_config_is_loaded_and_built(data_folder):
+def test_every_config_of_elmo_builds(data_folder):
   names = [name for name in PRETRAINING_CONFIGS if "elmo" in name]
   assert len(names) == 3
   for name in names:
@@ -246,7 +248,7 @@ def test_every_config_is_loaded_and_built(data_folder):
 
 
 def test_the_published_model_has_93_6_million_parameters():
-  """The count leaves the softmax out. Every axis name has a sharding rule."""
+  """The count leaves the softmax out. Every axis also has a sharding rule."""
   model = load_config("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   make_shape = jax.ShapeDtypeStruct

@@ -75,17 +75,17 @@ def test_cosine_schedule_ends_at_zero():
 @pytest.mark.parametrize(
   "name, total, warmup, warmup_steps",
   [
-    # Rounded down: BERT and ELECTRA use
+    # Rounded down: the programs of BERT and ELECTRA compute
     # int(num_train_steps * warmup_proportion).
     ("bert", 345, 0.1, 34),
     ("bert", 36_815, 0.1, 3681),
     ("bert", 19, 0.1, 1),
     ("bert", 9, 0.1, 0),
     ("electra", 2299, 0.1, 229),
-    # Rounded down too, though the program of GPT-1 does not round
+    # Rounded down by our choice: the program of GPT-1 does not round
     # (openai/finetune-transformer-lm opt.py).
     ("cosine", 1999, 0.2, 399),
-    # Rounded up: transformers uses
+    # Rounded up: transformers computes
     # math.ceil(num_training_steps * warmup_ratio).
     ("linear", 345, 0.1, 35),
     ("linear", 6150, 0.05, 308),
@@ -96,10 +96,10 @@ def test_warm_up_steps_are_rounded_as_published(
   name, total, warmup, warmup_steps
 ):
   rising_rates = learning_rates(name, total, warmup, 1.0, range(warmup_steps))
-  shares = [step / warmup_steps for step in range(warmup_steps)]
+  factors = [step / warmup_steps for step in range(warmup_steps)]
   if name == "electra":
-    shares = [x * (1 - step / total) for step, x in enumerate(shares)]
-  np.testing.assert_allclose(rising_rates, shares, rtol=1e-5)
+    factors = [x * (1 - step / total) for step, x in enumerate(factors)]
+  np.testing.assert_allclose(rising_rates, factors, rtol=1e-5)
   rate_after_warmup = 1.0
   if name in ("bert", "electra"):
     rate_after_warmup = 1 - warmup_steps / total
@@ -108,8 +108,8 @@ def test_warm_up_steps_are_rounded_as_published(
 
 
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
-def test_no_warm_up_starts_at_the_peak(name):
-  """The first rate is the peak, since the warm-up has no step."""
+def test_without_a_warm_up_the_first_rate_is_the_peak(name):
+  """From the first step on, the rate falls to 0."""
   computed_rates = learning_rates(name, 10, 0.0, 1.0, range(11))
   np.testing.assert_allclose(
     computed_rates, [1 - i / 10 for i in range(11)], atol=1e-6
@@ -132,8 +132,8 @@ def bert_params():
   return nn.unbox(fast_jit(module.init)(jax.random.key(0), batch))["params"]
 
 
-def test_kernels_and_embeddings_decay_and_nothing_else():
-  """The name of a leaf decides, not its rank or the name of its module."""
+def test_only_kernels_and_embeddings_decay():
+  """The name of a parameter decides, not its rank or its module's name."""
   params = bert_params()
   params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
   params["ln_1"] = {"scale": jnp.ones(3)}
@@ -240,7 +240,7 @@ def test_every_family_has_a_rule_for_every_parameter(name):
     assert decays == (not is_norm_or_bias), names
 
 
-def test_a_given_mask_says_what_decays():
+def test_a_decay_mask_can_be_given():
   """The function `optim.decay_mask` would refuse the names "w" and "b"."""
   params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
   optimizer = optim.build_optimizer(

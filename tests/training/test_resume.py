@@ -1,4 +1,4 @@
-"""A run that is killed and restarted equals an uninterrupted run."""
+"""Tests that a killed and restarted run equals an uninterrupted run."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CONFIG_VALUES = {
   "micro_batches": 2,
   "phases.phase1.length": 32,
   "phases.phase1.max_predictions": 5,
-  # Phase 1 ends with step 108. Batches of phase 2 have twice as many rows.
+  # Phase 1 ends after step 108. The batches of phase 2 have twice as many rows.
   "phases.phase2.length": 48,
   "phases.phase2.max_predictions": 7,
   "phases.phase2.batch_scale": 2.0,
@@ -43,7 +43,7 @@ CONFIG_VALUES = {
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-  """Makes a prepared folder with so few examples that a run has many epochs."""
+  """Returns a prepared folder with few examples: a run has many epochs."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
@@ -119,7 +119,7 @@ def wait_for_step(process, workdir, step):
 
 
 def kill_and_finish(data_folder, workdir, steps, seed):
-  """Starts a run and kills it after each of `steps`; then lets it finish."""
+  """Starts a run, kills it once after each of `steps`, and lets it finish."""
   rng = random.Random(seed)
   for step in steps:
     process = start_process(data_folder, workdir)
@@ -135,21 +135,22 @@ def checkpoint_steps(workdir):
 
 
 def test_every_logged_step_has_one_row(uninterrupted_run):
-  """A row also has the rate that the update of its step used."""
+  """The row of a step has the learning rate of this step's update."""
   train_rows = [
     r for r in untimed_rows(uninterrupted_run) if r["split"] == "train"
   ]
   assert [r["step"] for r in train_rows] == [*range(7, 120, 7), 120]
-  # Rows count steps from 1, and the schedule counts from 0: row s has the rate
-  # schedule(s - 1). Warm-up is 1% of 120 steps, so all rows are in the decay.
+  # Rows count steps from 1, and the schedule counts from 0, so the row of step
+  # s has the rate schedule(s - 1). The warm-up is 1% of 120 steps, so all rows
+  # are in the decay.
   for row in train_rows:
     expected_rate = 1e-3 * (1 - (row["step"] - 1) / 120)
     assert row["learning_rate"] == pytest.approx(expected_rate, rel=1e-5)
   arrays = arrays_of_checkpoint(uninterrupted_run, 120)
-  counts = [
+  step_counts = [
     x for name, x in arrays.items() if "count" in name or "step" in name
   ]
-  assert counts and all(count == 120 for count in counts)
+  assert step_counts and all(count == 120 for count in step_counts)
 
 
 def test_a_killed_run_equals_an_uninterrupted_one(
@@ -171,7 +172,9 @@ def test_a_run_killed_three_times_equals_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_continues(data_folder, uninterrupted_run, tmp_path):
+def test_a_run_stopped_by_sigterm_continues(
+  data_folder, uninterrupted_run, tmp_path
+):
   process = start_process(data_folder, tmp_path / "run")
   wait_for_step(process, tmp_path / "run", 28)
   process.send_signal(signal.SIGTERM)
@@ -185,13 +188,13 @@ def test_sigterm_saves_and_continues(data_folder, uninterrupted_run, tmp_path):
   assert_equal_runs(tmp_path / "run", uninterrupted_run)
 
 
-def test_latest_and_best_are_kept(uninterrupted_run):
+def test_the_newest_and_the_best_checkpoints_are_kept(uninterrupted_run):
   """A run keeps its two newest checkpoints, and the best one of phase 2."""
   heldout_rows = [
     r for r in untimed_rows(uninterrupted_run) if r["split"] == "heldout"
   ]
   assert [r["step"] for r in heldout_rows] == [25, 50, 75, 100, 120]
-  # In phase 2 only step 120 is evaluated, so it is the best.
+  # In phase 2, only step 120 is evaluated, so its checkpoint is the best.
   rows_of_phase2 = [row for row in heldout_rows if row["step"] > 108]
   best_step = min(rows_of_phase2, key=lambda r: r["loss"])["step"]
   assert checkpoint_steps(uninterrupted_run) == {110, 120, best_step}
@@ -207,7 +210,9 @@ def test_a_finished_run_prints_its_last_lines_again(
   assert untimed_rows(uninterrupted_run) == rows_before
 
 
-def test_restart_with_another_config_is_refused(data_folder, uninterrupted_run):
+def test_a_restart_with_a_different_config_is_refused(
+  data_folder, uninterrupted_run
+):
   process = start_process(
     data_folder, uninterrupted_run, **{"schedule.peak": 5e-4}
   )

@@ -1,6 +1,7 @@
-"""If the loss of a step has a spike, a run skips this step or stops before it.
+"""Tests runs in which the loss of a step is suddenly high (a spike).
 
-A checkpoint after the spike is never the best one, if the model diverges.
+A run skips such a step or stops before it. If the model diverges, no later
+checkpoint is the best one.
 """
 
 import copy
@@ -19,10 +20,10 @@ from bert_jax.training import logging, optim, train
 from bert_jax.training import setup as building
 from bert_jax.weights import checkpoint
 
-TOTAL_STEPS = 12  # The steps of each run.
-# The fixture `exploding_rate` spoils the update of step 6. The fixture
-# `bad_batch` spoils the loss of step 7.
-SPIKE_STEP = 6
+TOTAL_STEPS = 12
+# The fixture `exploding_rate` makes the update of step 6 too large. The fixture
+# `bad_batch` makes the loss of step 7 too high.
+STEP_BEFORE_SPIKE = 6
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
@@ -53,7 +54,9 @@ def exploding_rate(monkeypatch):
 
   def build(total_steps, **options):
     schedule = build_schedule(total_steps, **options)
-    return lambda step: jnp.where(step == SPIKE_STEP - 1, 100.0, schedule(step))
+    return lambda step: jnp.where(
+      step == STEP_BEFORE_SPIKE - 1, 100.0, schedule(step)
+    )
 
   monkeypatch.setattr(optim, "build_schedule", build)
 
@@ -66,7 +69,7 @@ def best_and_kept_steps(workdir):
 def test_a_diverged_checkpoint_is_never_the_best(
   data_folder, tmp_path, exploding_rate, capsys
 ):
-  """Steps 4, 8 and 12 are evaluated. The spike is after step 6."""
+  """Steps 4, 8 and 12 are evaluated. The update of step 6 is too large."""
   train.run(config_of(data_folder), str(tmp_path / "run"))
   assert best_and_kept_steps(tmp_path / "run") == (4, [4, 10, 12])
   printed = capsys.readouterr().out
@@ -101,7 +104,7 @@ def test_a_run_that_skips_ends_if_the_model_has_diverged(
 
 @pytest.fixture
 def bad_batch(monkeypatch):
-  """Makes the training loss of step 7 a hundred times too high."""
+  """Multiplies the training loss of step 7 by 100."""
   from bert_jax.objectives import lm
 
   build_lm = lm.build
@@ -113,7 +116,7 @@ def bad_batch(monkeypatch):
       sums, carry = objective.loss(
         params, teacher_params, carry, batch, rng, train
       )
-      key = jax.random.fold_in(jax.random.key(0), SPIKE_STEP)
+      key = jax.random.fold_in(jax.random.key(0), STEP_BEFORE_SPIKE)
       is_bad = (jax.random.key_data(rng) == jax.random.key_data(key)).all()
       factor = jnp.where(is_bad & train, 100.0, 1.0)
       return sums | {"lm_loss": sums["lm_loss"] * factor}, carry
@@ -134,29 +137,33 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   config["checkpoint"] |= dict(every=1, keep=TOTAL_STEPS)
   run_folder = tmp_path / "run"
   train.run(copy.deepcopy(config), str(run_folder))
-  assert f"skipped: the updates of steps {SPIKE_STEP + 1} (loss" in (
+  assert f"skipped: the updates of steps {STEP_BEFORE_SPIKE + 1} (loss" in (
     capsys.readouterr().out
   )
   logged_rows = [r for r in untimed_rows(run_folder) if r["split"] == "train"]
   skipped_by_step = {r["step"]: r.get("skipped_steps") for r in logged_rows}
   assert skipped_by_step == {
-    s: [SPIKE_STEP + 1] if s == 8 else None for s in range(2, 13, 2)
+    s: [STEP_BEFORE_SPIKE + 1] if s == 8 else None for s in range(2, 13, 2)
   }
-  # The means do not include the skipped step.
+  # The logged means leave out the skipped step.
   assert all(r["loss"] < 10 for r in logged_rows)
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
   with checkpoint.Checkpointer.for_reading(str(run_folder)) as saver:
-    params_before, params_after, params_later = (
+    params_at_6, params_at_7, params_at_8 = (
       saver.restore_params(step, setup.checkpoint_layout.params)[0]
-      for step in (SPIKE_STEP, SPIKE_STEP + 1, SPIKE_STEP + 2)
+      for step in (
+        STEP_BEFORE_SPIKE,
+        STEP_BEFORE_SPIKE + 1,
+        STEP_BEFORE_SPIKE + 2,
+      )
     )
-  jax.tree.map(np.testing.assert_array_equal, params_before, params_after)
-  pairs = zip(
-    jax.tree.leaves(params_after), jax.tree.leaves(params_later), strict=True
+  jax.tree.map(np.testing.assert_array_equal, params_at_6, params_at_7)
+  params_of_steps_7_and_8 = zip(
+    jax.tree.leaves(params_at_7), jax.tree.leaves(params_at_8), strict=True
   )
-  assert all(not np.array_equal(x, y) for x, y in pairs)
+  assert all(not np.array_equal(x, y) for x, y in params_of_steps_7_and_8)
   # A run that restarts from step 6 or 7 gives equal rows and parameters.
-  for step in (SPIKE_STEP, SPIKE_STEP + 1):
+  for step in (STEP_BEFORE_SPIKE, STEP_BEFORE_SPIKE + 1):
     run_copy = tmp_path / f"again{step}"
     shutil.copytree(run_folder, run_copy)
     for path in (run_copy / "checkpoints").iterdir():
@@ -205,7 +212,7 @@ def test_bad_options_are_refused(data_folder, spike, pattern):
     building.build(config_lib.parse(config))
 
 
-def test_the_limit_comes_from_the_last_logged_row():
+def test_the_limit_is_a_multiple_of_the_last_logged_loss():
   detector = logging.SpikeDetector("skip", 1.5)
   assert detector.value_to_save() is None and detector.step_arguments() == (
     np.inf,

@@ -1,4 +1,4 @@
-"""Tests `bert_jax.pretrain`: forms of text, restarts, messages."""
+"""Tests `bert_jax.pretrain`: forms of text, repeated calls, messages."""
 
 import copy
 import doctest
@@ -30,7 +30,10 @@ OPTIONS = dict(
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-  """Returns the result of a training thread, which may change no argument."""
+  """Trains in a thread and returns the result.
+
+  Also checks that `pretrain` changes none of its arguments.
+  """
   texts = list(TEXTS)
   originals = copy.deepcopy((texts, OPTIONS))
   results = []
@@ -66,15 +69,17 @@ def test_texts_give_a_model_and_a_history(first_run):
     assert name.removeprefix("validation_") in columns, name
 
 
-def test_the_same_call_continues_and_other_texts_are_refused(first_run, capsys):
-  continued_run = bert_jax.pretrain(
+def test_a_repeated_call_returns_the_run_and_other_texts_are_refused(
+  first_run, capsys
+):
+  repeated_run = bert_jax.pretrain(
     Frame(text=TEXTS), workdir=first_run.workdir, **OPTIONS
   )
   captured = capsys.readouterr()
   assert "pretrain: the run is complete, at step 2\n" in captured.err
   assert "evaluating" not in captured.err and not captured.out
   assert "vocabulary.txt is used again" in captured.err
-  assert [row["loss"] for row in continued_run.history] == [
+  assert [row["loss"] for row in repeated_run.history] == [
     row["loss"] for row in first_run.history
   ]
   with pytest.raises(UserError, match="was started with other texts; give"):
@@ -93,7 +98,7 @@ def test_the_example_of_the_docstring_runs():
   assert "pretrain" in bert_jax.__all__ and "pretrain" in dir(bert_jax)
 
 
-def test_a_string_is_one_document_and_never_characters():
+def test_every_form_of_texts_gives_documents():
   assert pretrain._read_documents("a cat sat", "text") == ["a cat sat"]
   for texts in (
     ["a", "b"],
@@ -189,7 +194,7 @@ def test_wrong_arguments_get_one_sentence(arguments, message, tmp_path):
   assert "\n" not in str(error.value) and "--" not in str(error.value)
 
 
-def test_files_without_a_known_ending_name_the_parameter(tmp_path):
+def test_errors_about_files_name_the_parameter_files(tmp_path):
   path = tmp_path / "text.html"
   path.write_text("a b c\n")
   message = f"give files=FORMAT:{path}, with one of "
@@ -206,7 +211,9 @@ def test_files_without_a_known_ending_name_the_parameter(tmp_path):
     bert_jax.pretrain(files=f"text:{path}", workdir=tmp_path / "run")
 
 
-def test_a_folder_may_have_characters_of_globs(tmp_path, monkeypatch):
+def test_the_path_of_a_run_may_have_characters_of_patterns(
+  tmp_path, monkeypatch
+):
   configs = []
 
   def run(config, workdir, name):
@@ -222,7 +229,7 @@ def test_a_folder_may_have_characters_of_globs(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "family", ["roberta", "albert", "electra", "gpt", "spanbert"]
 )
-def test_other_families_are_trained(family, tmp_path):
+def test_every_family_but_bert_trains(family, tmp_path):
   config = {"evaluate": {"every": 2, "examples": 8}, "checkpoint.every": 2}
   options = OPTIONS | {"config": config, "vocab_size": 400}
   run = bert_jax.pretrain(TEXTS, family=family, workdir=tmp_path, **options)
@@ -233,34 +240,38 @@ def test_other_families_are_trained(family, tmp_path):
 def test_training_continues_from_a_model(first_run, tmp_path):
   model = first_run.model
   options = OPTIONS | {"vocab_size": 50, "learning_rate": 1e-30}
-  continued = bert_jax.pretrain(TEXTS, model=model, workdir=tmp_path, **options)
-  assert continued.model.config["model"] == model.config["model"]
-  assert continued.model.vocabulary.vocab_size == model.vocabulary.vocab_size
-  assert continued.model.config["head"] == model.config["head"]
+  continued_run = bert_jax.pretrain(
+    TEXTS, model=model, workdir=tmp_path, **options
+  )
+  assert continued_run.model.config["model"] == model.config["model"]
+  assert (
+    continued_run.model.vocabulary.vocab_size == model.vocabulary.vocab_size
+  )
+  assert continued_run.model.config["head"] == model.config["head"]
   # The rate is too small to change a parameter.
   old_embeddings, new_embeddings = (
     trained_model.params["encoder"]["embeddings"]
-    for trained_model in (model, continued.model)
+    for trained_model in (model, continued_run.model)
   )
   np.testing.assert_array_equal(
     new_embeddings["word"]["embedding"], old_embeddings["word"]["embedding"]
   )
 
 
-def test_model_without_pairs_continues_on_rows_without_pairs(tmp_path):
+def test_a_model_without_pairs_is_trained_on_rows_without_pairs(tmp_path):
   options = dict(steps=1, batch_size=2, length=16, heldout=0)
-  trained = bert_jax.pretrain(TEXTS, model="mini", workdir=tmp_path, **options)
-  assert trained.model.config["head"] == {"pairs": False}
-  assert trained.model.config["model"]["hidden"] == 384
-  filled = trained.model.fill_mask("Paris is the capital of [MASK].")
+  result = bert_jax.pretrain(TEXTS, model="mini", workdir=tmp_path, **options)
+  assert result.model.config["head"] == {"pairs": False}
+  assert result.model.config["model"]["hidden"] == 384
+  filled = result.model.fill_mask("Paris is the capital of [MASK].")
   assert filled["masks"][0][0]["token"] == "france"
 
 
-def test_model_and_vocabulary_exclude_each_other():
+def test_model_and_vocabulary_cannot_both_be_given():
   with pytest.raises(UserError, match="either model= or vocabulary="):
     bert_jax.pretrain(TEXTS, model="mini", vocabulary="vocab.txt")
 
 
-def test_length_that_the_model_cannot_read_is_refused(tmp_path):
+def test_a_length_that_the_model_cannot_read_is_refused(tmp_path):
   with pytest.raises(UserError, match=r"length=129: the model reads .* 128"):
     bert_jax.pretrain(TEXTS, model="mini", length=129, workdir=tmp_path)

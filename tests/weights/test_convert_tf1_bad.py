@@ -29,7 +29,7 @@ pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 
 def convert(capsys, source, output):
-  """Runs the command; returns its error, or what it printed."""
+  """Runs the command; returns the error message or the printed lines."""
   flags = ["--family", "bert", "--from", "tf1", "--model", str(source)]
   try:
     execute(["convert", *flags, "--output", str(output)])
@@ -60,14 +60,16 @@ def test_the_command_writes_a_folder(tmp_path, capsys):
     shutil.rmtree(output)
 
 
-QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
-NORM = "bert/embeddings/LayerNorm/gamma"
-PAIR = "cls/seq_relationship/output_weights"
+# Names of arrays in the checkpoint.
+QUERY_NAME = "bert/encoder/layer_1/attention/self/query/kernel"
+NORM_NAME = "bert/embeddings/LayerNorm/gamma"
+PAIR_NAME = "cls/seq_relationship/output_weights"
 
 
-DAMAGES = {
-  "missing": (lambda v: v.pop(QUERY), [f"{QUERY} is missing"]),
-  "missing norm": (lambda v: v.pop(NORM), [f"{NORM} is missing"]),
+# Name of a case -> (a function that changes the arrays, parts of the error).
+CHANGES_AND_MESSAGES = {
+  "missing": (lambda v: v.pop(QUERY_NAME), [f"{QUERY_NAME} is missing"]),
+  "missing norm": (lambda v: v.pop(NORM_NAME), [f"{NORM_NAME} is missing"]),
   "missing pooler": (
     lambda v: [v.pop(f"bert/pooler/dense/{p}") for p in ("kernel", "bias")],
     ["bert/pooler/dense/kernel is missing"],
@@ -77,24 +79,24 @@ DAMAGES = {
     ["extra belongs to no parameter"],
   ),
   "a third layer": (
-    lambda v: v.update({QUERY.replace("_1", "_2"): v[QUERY]}),
-    [f"{QUERY.replace('_1', '_2')} belongs to no parameter"],
+    lambda v: v.update({QUERY_NAME.replace("_1", "_2"): v[QUERY_NAME]}),
+    [f"{QUERY_NAME.replace('_1', '_2')} belongs to no parameter"],
   ),
   "a slot without optimizer": (
-    lambda v: v.update({f"{QUERY}/momentum": v[QUERY]}),
-    [f"{QUERY}/momentum belongs to no parameter"],
+    lambda v: v.update({f"{QUERY_NAME}/momentum": v[QUERY_NAME]}),
+    [f"{QUERY_NAME}/momentum belongs to no parameter"],
   ),
   "an integer array": (
-    lambda v: v.update({QUERY: v[QUERY].astype(np.int32)}),
-    [f"{QUERY} is int32"],
+    lambda v: v.update({QUERY_NAME: v[QUERY_NAME].astype(np.int32)}),
+    [f"{QUERY_NAME} is int32"],
   ),
   "renamed": (
-    lambda v: v.update({f"{PAIR}_": v.pop(PAIR)}),
-    [f"{PAIR} is missing", f"{PAIR}_ belongs to no parameter"],
+    lambda v: v.update({f"{PAIR_NAME}_": v.pop(PAIR_NAME)}),
+    [f"{PAIR_NAME} is missing", f"{PAIR_NAME}_ belongs to no parameter"],
   ),
   "transposed": (
-    lambda v: v.update({PAIR: v[PAIR].T}),
-    [f"{PAIR} has shape [{HIDDEN}, 2], not [2, {HIDDEN}]"],
+    lambda v: v.update({PAIR_NAME: v[PAIR_NAME].T}),
+    [f"{PAIR_NAME} has shape [{HIDDEN}, 2], not [2, {HIDDEN}]"],
   ),
   "longer": (
     lambda v: v.update(
@@ -108,19 +110,20 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_one_wrong_variable_is_named(damage, tmp_path, capsys):
+@pytest.mark.parametrize("damage", CHANGES_AND_MESSAGES)
+def test_a_wrong_array_of_bert_is_named(damage, tmp_path, capsys):
   arrays = random_arrays(bert_shapes())
-  change, problems = DAMAGES[damage]
+  change, message_parts = CHANGES_AND_MESSAGES[damage]
   change(arrays)
   write_release(str(tmp_path / "release"), arrays)
   message = convert(capsys, tmp_path / "release", tmp_path / "ours")
   assert message.startswith("error: ") and "\n" not in message
-  for expected in (*problems, "bert_model.ckpt"):
+  for expected in (*message_parts, "bert_model.ckpt"):
     assert expected in message
   assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
 
+# Field of bert_config.json -> (a wrong value, a part of the error).
 WRONG_FIELDS = {
   "num_attention_heads": (None, "has no num_attention_heads; write it in"),
   "hidden_act": ("swish", "hidden_act is 'swish'; it must be one of"),
@@ -141,13 +144,13 @@ WRONG_FIELDS = {
 
 
 @pytest.mark.parametrize("field", WRONG_FIELDS)
-def test_one_wrong_field_is_named(field, tmp_path):
-  setting, problem = WRONG_FIELDS[field]
+def test_a_wrong_field_of_bert_config_is_named(field, tmp_path):
+  setting, message_part = WRONG_FIELDS[field]
   path = str(tmp_path)
   write_release(path, random_arrays(bert_shapes()), **{field: setting})
   with pytest.raises(ValueError) as e:
     tf1.read(path, "bert")
-  assert problem in str(e.value) and "bert_config.json" in str(e.value)
+  assert message_part in str(e.value) and "bert_config.json" in str(e.value)
 
 
 def test_a_release_needs_its_config(tmp_path):
@@ -200,7 +203,7 @@ def test_wrong_families_and_towers_are_refused(tmp_path):
     "discriminator_predictions/dense_1/kernel",
   ],
 )
-def test_one_missing_variable_of_electra_is_named(name, tmp_path):
+def test_a_missing_array_of_electra_is_named(name, tmp_path):
   arrays = random_arrays(electra_shapes())
   del arrays[name]
   save_checkpoint(str(tmp_path), "electra", arrays, has_slots=False)
@@ -208,7 +211,7 @@ def test_one_missing_variable_of_electra_is_named(name, tmp_path):
     tf1.read(str(tmp_path), "electra")
 
 
-def test_a_wrong_shape_of_electra_is_named(tmp_path):
+def test_an_array_of_electra_with_a_wrong_shape_is_named(tmp_path):
   arrays = random_arrays(electra_shapes())
   name = "generator_predictions/output_bias"
   arrays[name] = arrays[name][1:]
@@ -251,7 +254,8 @@ def test_one_of_several_checkpoints_must_be_named(tmp_path):
   prefix = f"{path}/model.ckpt-1"
   assert tf1.find_checkpoint(prefix) == prefix
   assert tf1.find_checkpoint(f"{prefix}.index") == prefix
-  # The file `checkpoint` may name the folder into which TensorFlow wrote.
+  # The file `checkpoint` names the newest checkpoint, by a path that need not
+  # exist here.
   (tmp_path / "checkpoint").write_text(
     'model_checkpoint_path: "/home/somebody/model.ckpt-20"\n'
     'all_model_checkpoint_paths: "/home/somebody/model.ckpt-1"\n'
@@ -291,7 +295,7 @@ def test_a_checkpoint_of_tensorflow_2_objects_is_refused(tmp_path):
     tf1.read(prefix, "bert")
 
 
-def test_an_error_says_that_tensorflow_is_missing(tmp_path):
+def test_the_error_without_tensorflow_says_what_to_install(tmp_path):
   (tmp_path / "bert_model.ckpt.index").write_bytes(b"")
   code = (
     "import sys\n"

@@ -1,4 +1,4 @@
-"""Tests that `open_model` opens folders, runs, and names on the hub."""
+"""Tests that `open_model` opens folders, runs and models of the hub."""
 
 import functools
 import json
@@ -33,7 +33,7 @@ PIECES = [
   "Ab",
 ]
 
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTE_PIECES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def run_convert(*arguments):
@@ -44,7 +44,7 @@ def assert_equal(a, b):
   jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_importing_the_package_imports_no_libraries():
+def test_importing_bert_jax_imports_no_other_library():
   code = (
     "import sys, bert_jax\n"
     "print(sorted({'jax', 'flax', 'numpy', 'tokenizers'} & set(sys.modules)))\n"
@@ -61,7 +61,7 @@ def test_importing_the_package_imports_no_libraries():
   assert first_line == "[]" and "no attribute 'nothing'" in second_line
 
 
-def test_a_converted_folder_and_its_source_are_one_model(tmp_path):
+def test_a_converted_folder_gives_the_model_of_its_source(tmp_path):
   name = "BertForSequenceClassification"
   path = tiny_hf.write_folder(tmp_path / "hf", name)
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(PIECES))
@@ -100,7 +100,7 @@ def test_options_of_open_model_may_change_no_sizes(tmp_path):
       open_model(path, dtype=dtype)
 
 
-def test_the_family_is_found_in_a_folder(tmp_path):
+def test_the_family_comes_from_the_folder(tmp_path):
   for i, (name, drop) in enumerate(
     (
       ("AlbertForQuestionAnswering", ()),
@@ -156,7 +156,7 @@ def test_towers_are_opened_together_or_alone(tmp_path):
 
 @pytest.fixture
 def run_and_params(tmp_path):
-  """Makes a run with two checkpoints; returns folder and newest parameters."""
+  """Returns the folder of a run, and the arrays of the last checkpoint."""
   model = dict(family="bert", variant="tiny", vocab_size=len(PIECES))
   model |= dict(hidden=8, heads=2, mlp=16, max_positions=8, dtype="bfloat16")
   path = tmp_path / "run"
@@ -186,7 +186,7 @@ def run_and_params(tmp_path):
   return path, params
 
 
-def test_a_run_is_opened_and_exported(run_and_params, tmp_path):
+def test_a_run_is_opened_and_converted(run_and_params, tmp_path):
   path, params = run_and_params
   opened = open_model(str(path))
   assert_equal(opened.params, params)
@@ -205,20 +205,20 @@ def test_a_run_is_opened_and_exported(run_and_params, tmp_path):
 def test_runs_that_cannot_be_opened_are_refused(run_and_params, tmp_path):
   path, _ = run_and_params
   config = json.loads((path / "config.json").read_text())
-  for change, word in (
+  for change, message in (
     ({"objective": {"name": "other"}}, "the objective is 'other'"),
     ({"model": {"variant": "tiny"}}, "config.json is damaged"),
     ({"model": config["model"] | {"num_layers": 3}}, "does not fit"),
   ):
     (path / "config.json").write_text(json.dumps(config | change))
-    with pytest.raises(ValueError, match=word):
+    with pytest.raises(ValueError, match=message):
       open_model(str(path))
   (tmp_path / "new" / "checkpoints").mkdir(parents=True)
   with pytest.raises(ValueError, match="no checkpoint"):
     open_model(str(tmp_path / "new"))
 
 
-def test_a_name_is_fetched_from_the_hub(tmp_path, monkeypatch):
+def test_a_model_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="^there is no folder /nowhere/at/all.$"):
     open_model("/nowhere/at/all")
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -251,7 +251,7 @@ def test_a_name_is_fetched_from_the_hub(tmp_path, monkeypatch):
       {
         "vocab.json": json.dumps(
           {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-          | {byte: 4 + i for i, byte in enumerate(BYTES)}
+          | {byte: 4 + i for i, byte in enumerate(BYTE_PIECES)}
           | {"ab": 260, "Ġab": 261, "<mask>": 262}
         ),
         "merges.txt": "#version: 0.2\na b\nĠ ab\n",
