@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN ?= runs/quickstart
 BIN := $(VENV)/bin/python
-# Processes that share the tests; each needs up to 6 GB.
+# The number of processes that share the tests; each needs up to 6 GB.
 WORKERS ?= 2
 TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest \
   -n $(WORKERS) --dist loadscope
@@ -11,8 +11,9 @@ TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest 
 LIBTPU := "from importlib.metadata import requires as r; \
   print(*(x.split(';')[0] for x in r('jax') if x.startswith('libtpu')))"
 
-# What `make dist` asks of the wheel: the checkout's version and its configs.
-INSTALLED := "import importlib.util, pathlib, bert_jax; \
+# `make dist` runs this with the installed wheel: the wheel must have the same
+# configs as the checkout.
+CHECK_WHEEL := "import importlib.util, pathlib, bert_jax; \
   spec = importlib.util.find_spec('bert_jax.configs'); \
   names = lambda folder: {p.name for p in pathlib.Path(folder).glob('*.py')}; \
   assert names(spec.submodule_search_locations[0]) == names('../configs'); \
@@ -21,14 +22,16 @@ INSTALLED := "import importlib.util, pathlib, bert_jax; \
 
 .PHONY: quickstart test test-full docs-commands lint dist clean
 
-# `make quickstart` needs TensorFlow only for its docstrings, part of the text.
+# `make quickstart` needs TensorFlow only for its docstrings, which are a part
+# of the text.
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): about 2.5 GB, once"
 	$(BIN) -m pip install --quiet --disable-pip-version-check -e '.[all]'
 	touch $@
 
-# Real English that is on any machine: the docstrings of what was installed.
+# The text is real English that is on any machine: the docstrings of the
+# installed packages.
 $(RUN)/text.txt: $(VENV)/installed
 	mkdir -p $(RUN)
 	rm -f $@
@@ -58,8 +61,8 @@ quickstart: $(RUN)/data/meta.json
 	@echo "TensorBoard: $(VENV)/bin/tensorboard --logdir $(RUN)"
 	@echo "a notebook to look inside: notebooks/predictions.ipynb"
 
-# Beside the environment, not in it: with the TPU's compiler installed, jax
-# would look for a TPU in every command.
+# The TPU's compiler is installed beside the environment, not in it. Otherwise
+# jax would look for a TPU in every command.
 $(VENV)/tested: $(VENV)/installed
 	@echo "installing what the tests compare with: about 2 GB, once"
 	$(BIN) -m pip install --quiet --disable-pip-version-check -e '.[all,test]'
@@ -67,7 +70,7 @@ $(VENV)/tested: $(VENV)/installed
 	  --target $(VENV)/libtpu "$$($(BIN) -c $(LIBTPU))"
 	touch $@
 
-# `.pre-commit-config.yaml` runs the same three before each commit.
+# `.pre-commit-config.yaml` runs the same three programs before each commit.
 lint: $(VENV)/tested
 	$(BIN) -m ruff check .
 	$(BIN) -m ruff format --check .
@@ -79,11 +82,11 @@ test: lint
 test-full: $(VENV)/tested
 	$(TEST) -m "slow or not slow"
 
-# Every command that README and docs print, at a small size.
+# Runs every command that README and docs print, at a small size.
 docs-commands: $(VENV)/tested
 	PYTHONPATH=$(abspath $(VENV))/libtpu $(BIN) tests/docs_commands.py
 
-# The sdist and the wheel of a release (CONTRIBUTING.md), checked.
+# Builds and checks the sdist and the wheel of a release (CONTRIBUTING.md).
 dist:
 	rm -rf dist build
 	$(PYTHON) -m venv build/tools
@@ -94,7 +97,7 @@ dist:
 	$(PYTHON) -m venv build/installed
 	build/installed/bin/python -m pip install --quiet \
 	  --disable-pip-version-check --no-deps dist/*.whl
-	cd build && installed/bin/python -c $(INSTALLED)
+	cd build && installed/bin/python -c $(CHECK_WHEEL)
 
 clean:
 	rm -rf runs dist build

@@ -3,8 +3,8 @@
   python benchmarks/data.py --input 'text/*.jsonl.xz' --vocab vocab.txt
 
 The program prepares the text, or takes a prepared folder as `--input`. Then it
-reads batches of every recipe and every unit of masks. On the same text, it
-measures the usual pipeline with Hugging Face's libraries: tokenise,
+reads batches of every recipe and every unit of masks. On the same text, the
+program measures the usual pipeline with Hugging Face's libraries: tokenise,
 concatenate, cut into rows, and mask in `DataCollatorForLanguageModeling` (with
 numpy, so torch is not needed). Without `transformers`, it uses `tokenizers` and
 the collator's rule in numpy instead. Hugging Face's pipeline is not measured
@@ -12,7 +12,7 @@ for pairs, because current `transformers` has no next-sentence data set.
 
 Rates are per second of CPU time of all threads of the process, so libraries
 with and without threads can be compared. Real tokens are those that are not
-padding. Places are batch size x length, padding included.
+padding. Places are all positions of the rows, padding included.
 """
 
 import argparse
@@ -43,7 +43,11 @@ TEXTS_PER_CALL = 1000
 
 
 def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
-  """Draws [B, L] attention masks until `seconds` of CPU time are spent."""
+  """Reads attention masks [B, L] for `seconds` of CPU time.
+
+  Returns:
+    The row of the table for this pipeline.
+  """
   real_tokens = places = batches = 0
   start = time.process_time()
   for mask in masks:
@@ -95,9 +99,9 @@ def read_masks(
   folder: str, batch_size: int, builder: str, options: dict
 ) -> Iterator[np.ndarray]:
   """Yields the sequence_ids of bert_jax's endless training batches."""
-  opened = loader.open_data(folder, builder, **options)
+  rows = loader.open_data(folder, builder, **options)
   for first_row in itertools.count(0, batch_size):
-    yield opened.read(first_row, batch_size)["sequence_ids"]
+    yield rows.read(first_row, batch_size)["sequence_ids"]
 
 
 def pipelines(
@@ -105,8 +109,9 @@ def pipelines(
 ) -> Iterator[tuple[str, str, dict]]:
   """Yields (name of the pipeline, builder, options of the builder).
 
-  Without --builder, yields all builders that fit the prepared folder: only
-  ELMo's for a vocabulary of words, else all except ELMo's.
+  Without --builder, the function yields all builders that fit the prepared
+  folder: only ELMo's for a vocabulary of words, and all others for any other
+  vocabulary.
   """
   has_words = open_prepared(folder).meta["tokenizer"] == "words"
   fitting_names = [name for name in RECIPES if (name == "elmo") == has_words]
@@ -144,10 +149,10 @@ def make_collator(vocab_size: int, special: list[int], mask_id: int):
     ids = np.array([feature["input_ids"] for feature in features])
     is_hidden = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
     labels = np.where(is_hidden, ids, -100)
-    draw = rng.random(ids.shape)
+    draws = rng.random(ids.shape)
     random_ids = rng.integers(0, vocab_size, ids.shape)
-    ids = np.where(is_hidden & (draw < 0.8), mask_id, ids)
-    ids = np.where(is_hidden & (draw >= 0.9), random_ids, ids)
+    ids = np.where(is_hidden & (draws < 0.8), mask_id, ids)
+    ids = np.where(is_hidden & (draws >= 0.9), random_ids, ids)
     attention = np.ones(ids.shape, np.int64)
     return {"input_ids": ids, "labels": labels, "attention_mask": attention}
 

@@ -7,18 +7,18 @@
     --vocab 2000 --negatives 100 --dtype float32 --steps 1 --windows 3
 
 Both steps run on the same device and on random words, one after the other, each
-in a process of its own. Both have characters, convolutions, highways, two LSTM
+in a separate process. Both have characters, convolutions, highways, two LSTM
 layers with a projection in each direction, forward and backward pass, float32
 master weights, dropout, the full or the sampled softmax, and the same
 optimizer. Rows begin without states, so that both directions share a pass over
 the words.
 
 The peer is torch.nn.LSTM with proj_size, which computes both layers in one
-call, in bf16 autocast. On a GPU, its layer of words is compiled. The peer has
-no residual connection between the layers and clips neither cells nor gradients,
-so it has less to do. The words that it samples for the softmax may repeat. The
-program prints one JSON object. Its ratio is that of the medians of words per
-second.
+call, in bf16 autocast. On a GPU, the part that makes word vectors is compiled.
+The peer has no residual connection between the layers and clips neither cells
+nor gradients, so it has less to do than our step. The words that the peer
+samples for the softmax may repeat. The program prints one JSON object. Its
+ratio compares the median words per second of both sides.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import numpy as np
 import side_by_side
 
 NUM_BATCHES = 4
-# (Width in characters, number of filters) for each width.
+# The convolutions: (width in characters, number of filters).
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 # Size -> (width, cells, highway layers).
 SIZES = {
@@ -41,7 +41,10 @@ SIZES = {
 
 
 def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
-  """Returns rows of random words of 1 to 12 letters; targets follow Zipf."""
+  """Returns batches of random words of 1 to 12 letters.
+
+  The frequencies of the target words follow Zipf's law.
+  """
   rng = np.random.default_rng(0)
   shape = (args.rows, args.length)
   column = np.arange(50)
@@ -49,6 +52,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   for _ in range(NUM_BATCHES):
     word_lengths = rng.integers(1, 13, (*shape, 1))
     chars = rng.integers(98, 123, (*shape, 50))
+    # A word begins with the id 259 and ends with 260; padding is 261.
     chars = np.where(
       column <= word_lengths,
       chars,
@@ -70,7 +74,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
 def measure_speed(
   args: argparse.Namespace, run_steps, compile_seconds: float
 ) -> dict:
-  """Returns the milliseconds of a step, words per second and other times."""
+  """Returns the times of the steps, the words per second, and compile time."""
   median_ms, all_ms = side_by_side.time_calls(
     run_steps, args.steps, args.windows
   )

@@ -2,10 +2,10 @@
 
   python benchmarks/filters.py --input 'text/*.txt'
 
-Each filter judges the same documents alone, and then all filters do together.
-The counting of words, which every filter needs, is part of each figure. The
-program also prints the largest shares of symbols and of repeated text, and the
-memory that the search for near-copies takes for each document.
+First, each filter alone judges the documents. Then all filters judge them
+together. Each time includes the counting of words, which every filter needs.
+The program also prints the largest shares of symbols and of repeated text, and
+the memory that the search for near-copies takes for each document.
 """
 
 import argparse

@@ -4,12 +4,12 @@
 
 Both sides run on the same device, one after the other, each in a separate
 process. They apply BERT with random weights in bfloat16 to batches of
-`--tokens` tokens (padding included). The rows are half full to completely full.
-A sentence's vector is the mean over its tokens without padding. bert_jax reads
+`--tokens` tokens (padding included). The rows are at least half full. A
+sentence's vector is the mean over its tokens without padding. bert_jax reads
 the sentences of a batch in one row without padding. With `--padded`, or without
-the kernels that read only the blocks of each sentence, it reads padded rows.
-The peer is compiled for each length, with SDPA. The program prints one JSON
-object. Its ratio compares the medians of sentences per second.
+the kernels that read only the blocks of each sentence, bert_jax reads padded
+rows. The peer is compiled for each length, with SDPA. The program prints one
+JSON object. Its ratio compares the median sentences per second of both sides.
 """
 
 import argparse
@@ -18,17 +18,18 @@ import json
 import numpy as np
 import side_by_side
 
+# Size -> (width, layers, heads).
 SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 
 
 def make_batch(
   length: int, batch_tokens: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns ids and masks, int32 [rows, length]; rows are half full to full."""
+  """Returns ids and masks, int32 [rows, length], of rows at least half full."""
   rng = np.random.default_rng(0)
-  rows = max(batch_tokens // length, 1)
-  ids = rng.integers(1000, vocab_size, (rows, length), dtype=np.int32)
-  row_lengths = rng.integers(length // 2, length + 1, (rows, 1))
+  num_rows = max(batch_tokens // length, 1)
+  ids = rng.integers(1000, vocab_size, (num_rows, length), dtype=np.int32)
+  row_lengths = rng.integers(length // 2, length + 1, (num_rows, 1))
   mask = (np.arange(length) < row_lengths).astype(np.int32)
   return ids * mask, mask
 
@@ -43,8 +44,8 @@ def make_inputs(args: argparse.Namespace, length: int, is_flat: bool) -> dict:
   ids, mask = make_batch(length, args.tokens, args.vocab)
   if not is_flat:
     return dict(input_ids=ids, sequence_ids=mask)
-  rows = zip(ids, mask.sum(1), strict=True)
-  return flat_row([row[:count] for row, count in rows])
+  rows_and_lengths = zip(ids, mask.sum(1), strict=True)
+  return flat_row([row[:row_length] for row, row_length in rows_and_lengths])
 
 
 def measure_ours(args: argparse.Namespace) -> dict:
@@ -67,11 +68,11 @@ def measure_ours(args: argparse.Namespace) -> dict:
   params = nn.unbox(jax.jit(model.init)(jax.random.key(0), example_ids))
   params = jax.tree.map(lambda x: x.astype(dtype), params)
 
-  def sentence_vectors(params, inputs, count):
+  def sentence_vectors(params, inputs, num_sentences):
     hidden, _ = model.apply(params, **inputs)
     ids = inputs["sequence_ids"]
     if is_flat:
-      in_sequence = (ids == jnp.arange(1, count + 1)[:, None]).astype(
+      in_sequence = (ids == jnp.arange(1, num_sentences + 1)[:, None]).astype(
         hidden.dtype
       )
       sums = jnp.dot(in_sequence, hidden[0], preferred_element_type=jnp.float32)
@@ -83,15 +84,15 @@ def measure_ours(args: argparse.Namespace) -> dict:
   speeds = {}
   for length in map(int, args.lengths.split(",")):
     inputs = jax.tree.map(jnp.asarray, make_inputs(args, length, is_flat))
-    rows = max(args.tokens // length, 1)
+    num_rows = max(args.tokens // length, 1)
 
-    def run(count, inputs=inputs, rows=rows):
+    def run(count, inputs=inputs, num_rows=num_rows):
       for _ in range(count):
-        vectors = sentence_vectors(params, inputs, rows)
+        vectors = sentence_vectors(params, inputs, num_rows)
       vectors.block_until_ready()
 
     median_ms, _ = side_by_side.time_calls(run, args.steps, args.windows)
-    speeds[str(length)] = round(rows / median_ms * 1e3)
+    speeds[str(length)] = round(num_rows / median_ms * 1e3)
   return dict(
     device=jax.devices()[0].device_kind,
     jax=jax.__version__,

@@ -1,14 +1,15 @@
-"""Times each fused kernel with its tuning and with others, on one GPU.
+"""Times each fused kernel with one or several tunings, on one GPU.
 
   python benchmarks/kernels.py --rows 128 --width 1024 --heads 16 --mlp 4096
   python benchmarks/kernels.py --rows 64 --length 512 --sweep
 
-It prints a line of JSON for each kernel and tuning. `us` is the time of a call
-in microseconds, which the profiler measures: the mean of `--calls` calls.
-`all_us` is the time of all kernels of the same module, forward and backward,
-and of the sums that follow.
-`bert_jax/kernels/fused_*.py` explains the numbers of a tuning. If a tuning does
-not fit the GPU, its line has the error. Dropout is 0.1, the dtype bfloat16.
+The program prints a line of JSON for each kernel and tuning. Without `--sweep`,
+only the tuning that bert_jax uses is measured. `us` is the time of a call in
+microseconds, which the profiler measures: the mean of `--calls` calls. `all_us`
+is the time of all kernels of the same module, forward and backward, and of the
+sums that follow. `bert_jax/kernels/fused_*.py` explains the numbers of a
+tuning. If a tuning does not fit the GPU, its line has the error. Dropout is
+0.1, and the dtype is bfloat16.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def kernels_with_tunings(
 
   Returns:
     For each kernel: its name, its module, the name of its tuning in the module,
-    and tunings to try in place of that tuning.
+    and other tunings to try.
   """
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
@@ -191,7 +192,7 @@ def print_times_of_tunings(
   args: argparse.Namespace,
   pool: concurrent.futures.Executor,
 ) -> None:
-  """Prints a line for each tuning of a kernel; compiles all in parallel."""
+  """Prints a line for each tuning of a kernel; compiles them in parallel."""
   name, module, tuning_name, tunings_to_try = kernel
   default_tuning = getattr(module, tuning_name)
   tunings = [default_tuning]

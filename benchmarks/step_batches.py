@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 NUM_BATCHES = 4
-# Family -> size -> (width, layers, heads), for ELECTRA also the generator's
-# width. bert_jax.models has these numbers too, but importing it would load jax
-# into the peer's process.
+# Family -> size -> (width, layers, heads); for ELECTRA also the generator's
+# width. bert_jax.models has these numbers too, but importing that module would
+# load jax into the peer's process.
 BERT_SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
   "bert": BERT_SIZES,
@@ -27,9 +27,10 @@ class StepSizes(NamedTuple):
 
   Attributes:
     size: the name of a published size, without a version.
-    rows: the rows of a batch. RoBERTa and ALBERT were trained with thousands.
-    length: the tokens of a row, as in the configuration of that size.
-    predictions: the predictions of a row, as in that configuration.
+    rows: the number of rows in a batch. RoBERTa and ALBERT were trained with
+      thousands of rows.
+    length: the number of tokens in a row, as in the config of that size.
+    predictions: the number of predictions in a row, as in that config.
     vocab: the number of pieces of the published vocabulary.
     has_pairs: True if rows are two segments with a label.
   """
@@ -65,8 +66,8 @@ def set_missing_flags(args: argparse.Namespace) -> None:
     if getattr(args, name) is None:
       setattr(args, name, getattr(sizes, name))
   if args.predictions is None:
-    share = sizes.predictions * args.length // sizes.length
-    args.predictions = max(share, 1)
+    num_predictions = sizes.predictions * args.length // sizes.length
+    args.predictions = max(num_predictions, 1)
   if args.size not in SIZES[args.family]:
     raise ValueError(
       f"--size={args.size} is no size of {args.family}; choose"

@@ -1,4 +1,4 @@
-"""Prints which share of a task's batches is padding, with three ways to batch.
+"""Prints what share of a task's batches is padding, for three kinds of batches.
 
   python benchmarks/task_padding.py data/sst2 data/stsb
 
@@ -23,9 +23,9 @@ def main() -> None:
   options = parser.parse_args()
   for path in options.folders:
     folder = batches.open_folder(path)
-    names = list(folder.meta["splits"])
-    name = "train" if "train" in names else names[0]
-    split = batches.open_split(folder, name)
+    split_names = list(folder.meta["splits"])
+    split_name = "train" if "train" in split_names else split_names[0]
+    split = batches.open_split(folder, split_name)
     max_length = folder.meta["length"]
     shares = [
       batches.Batches(
@@ -43,7 +43,7 @@ def main() -> None:
       )
     ]
     print(
-      f"{path} ({name}): rows of {max_length} {shares[0]:.2f},"
+      f"{path} ({split_name}): rows of {max_length} {shares[0]:.2f},"
       f" a few lengths {shares[1]:.2f}, a few lengths and group"
       f" {shares[2]:.2f}"
     )

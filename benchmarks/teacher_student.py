@@ -1,16 +1,16 @@
-"""Parameters and speed of a teacher and of its students, in one table.
+"""Measures the parameters and the speed of a teacher and of its students.
 
   python benchmarks/teacher_student.py
   python benchmarks/teacher_student.py --models runs/teacher,runs/student
 
 The models run one after the other in this process. Each encoder runs under
 `jax.jit`, with weights that were cast once. A batch has `--tokens` tokens,
-padding included, and its rows are half full to full. The output is the mean
-over each row's real tokens, as in benchmarks/inference.py. The weights are
-random with the published sizes, or those of a folder that `open_model` opens.
-The program prints one JSON object; `speedup` is the speed divided by that of
-the first model. Parameters are counted without heads. A length is left out
-for a model that cannot read rows of this length.
+padding included, and its rows are at least half full. The output is the mean
+over each row's tokens without padding, as in benchmarks/inference.py. A model
+has a published size and random weights, or comes from a folder that
+`open_model` opens. The program prints one JSON object; `speedup` is the speed
+divided by the speed of the first model. Parameters are counted without heads.
+A length is left out for a model that cannot read rows of this length.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
   """Returns an encoder and its parameters.
 
   The parameters are random if the name is in `PUBLISHED_SIZES`. Otherwise the
-  name is a folder, and they are read from it.
+  name is a folder, from which the parameters are read.
   """
   if Path(name).is_dir():
     opened_model = open_model(name, dtype=dtype)
@@ -58,7 +58,7 @@ def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the row of one model in the table."""
+  """Returns the part of the JSON object that is about one model."""
   encoder, params = open_encoder(name, args.dtype)
   num_parameters = sum(x.size for x in jax.tree.leaves(params))
   params = jax.tree.map(lambda x: x.astype(args.dtype), params)
@@ -80,8 +80,8 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     arrays = inference.make_batch(length, args.tokens, encoder.vocab_size)
     ids, mask = map(jnp.asarray, arrays)
 
-    def run(times, ids=ids, mask=mask):
-      for _ in range(times):
+    def run(count, ids=ids, mask=mask):
+      for _ in range(count):
         out = sentence_vectors(params, ids, mask)
       out.block_until_ready()
 
@@ -104,7 +104,7 @@ def parse_numbers(text: str) -> list[int]:
 def make_table(
   model_names: list[str], args: argparse.Namespace
 ) -> dict[str, Any]:
-  """Returns {name: row}, with ratios to size and speed of the first model."""
+  """Returns {name: row}; a row has ratios to the first model's row."""
   rows = {name: measure(name, args) for name in model_names}
   first_row = rows[model_names[0]]
   for row in rows.values():

@@ -4,10 +4,10 @@
 
 Both sides encode the same text, a thousand lines in each call, in Python. If
 TensorFlow is installed, bert_jax also encodes it through TensorFlow, as a seqio
-task does. In a row `cold`, a new tokenizer reads the first half of the text. In
-a row `warm`, the same tokenizer reads the second half. CPU time is that of all
-threads of the process, so libraries with and without threads can be compared.
-The best of several rounds counts.
+task does. For a line with `cold`, a new tokenizer reads the first half of the
+text. For a line with `warm`, the same tokenizer then reads the second half. CPU
+time is that of all threads of the process, so libraries with and without
+threads can be compared. The best of several rounds is printed.
 """
 
 import argparse

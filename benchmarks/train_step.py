@@ -15,19 +15,19 @@ next sentence, RoBERTa's masked LM, ALBERT's masked LM and sentence order,
 ELECTRA's two networks (1 x generator + 50 x discriminator). ALBERT has AdamW on
 both sides too, because torch has no LAMB.
 
-bert_jax clips the gradient if the published settings do, and computes logits at
-the `--predictions` masked positions of a row. The peer's labels are at the same
-positions, but it computes logits for all positions, as transformers does for
-its users. Only the peer of ELECTRA (the joint step in step_peers.py) computes
-them for masked positions alone. RoBERTa's rows are full, and its peer gets no
-attention mask. With `--sequences`, bert_jax packs several sequences into a row,
-each with its own attention and positions. The peer then has less to do, because
-bert_jax always reads `sequence_ids`. The peers of the other families get the
-mask that padded pairs need.
+bert_jax clips the gradient if the published settings do, and computes logits
+only at the `--predictions` masked positions of a row. The peer's labels are at
+the same positions, but the peer computes logits for all positions, as
+transformers does for its users. Only the peer of ELECTRA (the joint step in
+step_peers.py) computes logits for the masked positions alone. RoBERTa's rows
+are full, so its peer gets no attention mask. With `--sequences`, bert_jax packs
+several sequences into a row, each with separate attention and positions. The
+peer then has less to do, because only bert_jax computes which tokens attend to
+each other. The peers of the other families get the mask that padded pairs need.
 
 The program prints one JSON object with speeds, numbers of parameters and losses
-(at the end of each window) of both sides. The ratio compares the median tokens
-per second.
+(at the end of each time measurement) of both sides. The ratio compares the
+median tokens per second.
 """
 
 import argparse
@@ -40,9 +40,9 @@ import side_by_side
 import step_batches
 
 FAMILIES = tuple(step_batches.DEFAULT_SIZES)
-# Family -> the objective, its options, the optimizer, its b2, and the largest
-# norm of the gradient. They are as in configs/, except for ALBERT's LAMB. All
-# have one schedule, because a schedule costs no time.
+# Family -> the objective, its options, the optimizer, its b2, and the clipping
+# norm (0: no clipping). These settings are those of configs/, but ALBERT has
+# AdamW. All families have one schedule, because a schedule costs no time.
 OBJECTIVES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
   "bert": ("mlm", dict(pairs=True), "adamw_bert", 0.999, 1.0),
   "roberta": ("mlm", dict(pairs=False), "adamw_fairseq", 0.98, 0.0),
@@ -89,11 +89,11 @@ def measure_ours(args: argparse.Namespace) -> dict:
     unroll=args.unroll,
   )
   model |= json.loads(args.model)
-  name, options, rule, b2, clip_norm = OBJECTIVES[args.family]
+  name, options, optimizer_name, b2, clip_norm = OBJECTIVES[args.family]
   objective = objectives.build(name, model, options)
   schedule = optim.build_schedule(1_000_000, "bert", 1e-4, 0.01)
   optimizer = optim.build_optimizer(
-    schedule, rule, 0.9, b2, 1e-6, 0.01, clip_norm
+    schedule, optimizer_name, 0.9, b2, 1e-6, 0.01, clip_norm
   )
   batches = step_batches.make_batches(args)
   with sharding.use_mesh(mesh):
@@ -141,7 +141,7 @@ def measure_ours(args: argparse.Namespace) -> dict:
 
 
 def count_parameters(train_state: Any) -> int:
-  """Counts the parameters of a state, or of its shapes."""
+  """Counts the parameters of a train state of arrays or of shapes."""
   import jax
 
   return sum(x.size for x in jax.tree.leaves(train_state.params))
