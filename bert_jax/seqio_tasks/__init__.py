@@ -1,8 +1,8 @@
-"""Gives the package's examples and tasks to seqio; this room is optional.
+"""Gives the package's examples and tasks to seqio. This room is optional.
 
-It needs the packages seqio and tensorflow. No file of the package imports this
-room. A user's module imports it to register tasks, and then `examples.loader`
-opens them by name.
+This room needs the packages seqio and tensorflow. No file of the package
+imports this room. A user's module imports it to register tasks, and then
+`examples.loader` opens the tasks by name.
 
 Read first: `pretraining.py`.
 

@@ -44,12 +44,12 @@ def register(
     task: the name of a published task, or a task from `task_inputs.find_task`.
     inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT` for each file.
     vocab: the path of a vocabulary (see `open_vocabulary.load`).
-    length: tokens in a row; None takes the task's default.
+    length: the number of tokens in a row; None takes the task's default.
     **options: options of the tokenizer.
 
   Raises:
-    ValueError: the task is unknown. The first use of the task raises it too, if
-      an input is wrong.
+    ValueError: the task is unknown. The first use of the task also raises
+      ValueError if an input is wrong.
   """
   task_format = task_inputs.find_task(task) if isinstance(task, str) else task
   split_inputs = task_inputs.parse_inputs(task_format, inputs)
@@ -154,7 +154,8 @@ def _padded_rows(
 ) -> tf.data.Dataset:
   """Returns a split as a dataset: rows in order, each padded to `length`.
 
-  For multiple choice, an element of the dataset has the rows of all choices.
+  For multiple choice, an element of the dataset is an example with a row for
+  each choice.
   """
   make_ragged = functools.partial(
     tf.RaggedTensor.from_row_splits, row_splits=rows.starts

@@ -5,10 +5,10 @@
   seqio.MixtureRegistry.add("both", [("wiki", 0.7), ("mine", 0.3)])
 
 A task gives the same rows as a run with the same seed. Each pass (iteration)
-over a dataset gives the rows of the next epochs: two passes give the rows of
-one pass with `num_epochs=2`. Two tasks of a mixture that read the same folder
-give different rows. With `data.path=MODULE:NAME`, a run trains on a task
-that MODULE registers.
+over a dataset gives the rows of the next epochs: two passes of one epoch give
+the rows of one pass with `num_epochs=2`. Two tasks of a mixture that read the
+same folder give different rows. With `data.path=MODULE:NAME`, a run trains on a
+task that MODULE registers.
 """
 
 import atexit
@@ -39,8 +39,8 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # Batch keys whose values are ids of the vocabulary.
 ID_KEYS = ("input_ids", "mlm_ids", "lm_ids")
-# The number of rows of a block for each shard. One call of a vectorised recipe
-# makes them.
+# The number of rows that a block has for each shard. One call of a vectorised
+# recipe makes all these rows.
 BLOCK_ROWS = 256
 # The number of rows, or of blocks, of an endless dataset.
 ENDLESS_ROWS = 2**62
@@ -61,8 +61,8 @@ def _end_readers() -> None:
 
   A TensorFlow thread that calls Python while Python ends would wait for ever,
   and the iterator's destructor would wait for the thread. Usually the wait in
-  this function is short. A thread whose buffer is full makes no further call,
-  so the wait has a limit.
+  this function is short. But a thread whose buffer is full makes no further
+  call and never becomes idle, so the wait has a limit.
   """
   _python_is_ending.set()
   readers = list(_readers)
@@ -107,19 +107,19 @@ class _BlockReader:
     with self._lock:
       self._closed = True
 
-  def __call__(self, block: int) -> list[np.ndarray]:
+  def __call__(self, block_index: int) -> list[np.ndarray]:
     """Returns this shard's rows of a block, without rows after the end."""
     with self._lock:
-      arrays = list(self._read(int(block)).values())
+      arrays = list(self._read(int(block_index)).values())
       if len(arrays[0]):
         self.idle.clear()
       else:
         self.idle.set()
       return arrays
 
-  def _read(self, block: int) -> Batch:
+  def _read(self, block_index: int) -> Batch:
     block_size = BLOCK_ROWS * self._shard.num_shards
-    first_row = self._start + block * block_size
+    first_row = self._start + block_index * block_size
     if self._closed:
       return empty_rows(self._source.features, 0)
     if self.end is None:
@@ -140,10 +140,10 @@ class _BlockReader:
 
 
 class _PassReaders:
-  """Holds the readers of a dataset, one for each pass (iteration) over it.
+  """Holds the readers of a dataset, one for each pass (iteration).
 
   TensorFlow does not tell when a pass stops before its end. So only the
-  `MAX_READERS` readers that were used last stay open. A reader that was dropped
+  `MAX_READERS` readers that were used most recently stay open. A dropped reader
   is opened again when it is needed.
   """
 
@@ -167,7 +167,7 @@ class _PassReaders:
       reader = self._open(pass_index, self._starts[pass_index])
     if pass_index + 1 == len(self._starts):
       self._starts.append(reader.end or 0)
-    self._readers[pass_index] = reader  # The last in the dict was used last.
+    self._readers[pass_index] = reader  # The newest is last.
     while len(self._readers) > MAX_READERS:
       del self._readers[next(iter(self._readers))]
     return reader
@@ -179,14 +179,14 @@ class _PassReaders:
       self._reader_of_pass(pass_index)
     return np.asarray(pass_index, np.int64)
 
-  def __call__(self, index: int, block: int) -> list[np.ndarray]:
+  def __call__(self, pass_index: int, block_index: int) -> list[np.ndarray]:
     """Returns a block of a pass; see `_BlockReader`."""
     with self._lock:
-      reader = self._reader_of_pass(int(index))
-    arrays = reader(block)
+      reader = self._reader_of_pass(int(pass_index))
+    arrays = reader(block_index)
     if not len(arrays[0]):  # The pass has ended.
       with self._lock:
-        self._readers.pop(int(index), None)
+        self._readers.pop(int(pass_index), None)
     return arrays
 
 
@@ -197,9 +197,9 @@ class RowSource(seqio.DataSource):
   no effect, a seed of None is 0, and no epoch repeats the rows of an earlier
   epoch. Each shard gets an equal contiguous share of every block of rows.
 
-  If a dataset is iterated again, by `repeat` or by another iterator, it
+  If a dataset is iterated again, by `repeat` or by a second iterator, it
   continues with new epochs. An endless dataset has no next epoch, so it
-  continues with another seed. The held-out rows are the same in each iteration.
+  continues with a new seed. The held-out rows are the same in each iteration.
   If several tasks of a mixture read the same folder or text, each has different
   examples.
 
@@ -272,7 +272,7 @@ class RowSource(seqio.DataSource):
     return True
 
   def list_shards(self, split: str) -> Sequence[str]:
-    """Returns one name: the rows are not in files that could be shards."""
+    """Returns the split's name alone, because the rows are not in files."""
     return [split]
 
   @functools.cache  # noqa: B019 (registered sources are never deleted)
@@ -309,7 +309,7 @@ class RowSource(seqio.DataSource):
     if split == "validation":
       heldout = streams.make_heldout(self.corpus(split), recipe)
       return _BlockReader(heldout, len(heldout), shard)
-    # `loader.open_data` names the folders of a mixture by their indices, too.
+    # `loader.open_data` also names the folders of a mixture by their indices.
     stream_name = str(self._index_in_mixture())
     continues_epochs = num_epochs and not isinstance(self.documents, Text)
     if pass_index and not continues_epochs:
@@ -330,16 +330,18 @@ class RowSource(seqio.DataSource):
   def _index_in_mixture(self) -> int:
     """Returns an index that differs between tasks of the same folder or text.
 
-    It is the task's index in a registered mixture, if a task before it reads
-    the same folder or text. Otherwise it is 0.
+    It is the task's index in a registered mixture if an earlier task of that
+    mixture reads the same folder or text. Otherwise it is 0.
     """
     index = 0
     for name in seqio.MixtureRegistry.names():
-      tasks = [task.source for task in seqio.MixtureRegistry.get(name).tasks]
-      if self in tasks:
-        paths = [getattr(source, "path_key", None) for source in tasks]
-        if self.path_key in paths[: tasks.index(self)]:
-          index = max(index, tasks.index(self))
+      mixture = seqio.MixtureRegistry.get(name)
+      task_sources = [task.source for task in mixture.tasks]
+      if self in task_sources:
+        position = task_sources.index(self)
+        path_keys = [getattr(x, "path_key", None) for x in task_sources]
+        if self.path_key in path_keys[:position]:
+          index = max(index, position)
     return index
 
   def get_dataset(
@@ -368,9 +370,11 @@ class RowSource(seqio.DataSource):
     )
     features = self.features
 
-    def make_block(index: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
+    def make_block(
+      pass_index: tf.Tensor, block_index: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
       types = [tf.as_dtype(dtype) for _, dtype in features.values()]
-      arrays = tf.numpy_function(pass_readers, [index, block], types)
+      arrays = tf.numpy_function(pass_readers, [pass_index, block_index], types)
       return {
         key: tf.ensure_shape(array, (None, *features[key][0]))
         for key, array in zip(features, arrays, strict=True)
@@ -378,9 +382,9 @@ class RowSource(seqio.DataSource):
 
     first_key = next(iter(features))
 
-    def blocks(index: tf.Tensor) -> tf.data.Dataset:
+    def blocks_of_pass(pass_index: tf.Tensor) -> tf.data.Dataset:
       dataset = tf.data.Dataset.range(ENDLESS_ROWS).map(
-        lambda block: make_block(index, block)
+        lambda block_index: make_block(pass_index, block_index)
       )
       return dataset.take_while(lambda batch: tf.shape(batch[first_key])[0] > 0)
 
@@ -390,13 +394,13 @@ class RowSource(seqio.DataSource):
         tf.numpy_function(pass_readers.begin_pass, [], tf.int64), ()
       )
     )
-    rows = pass_indices.flat_map(blocks).unbatch()
+    rows = pass_indices.flat_map(blocks_of_pass).unbatch()
     # The held-out rows are the same in every pass.
     return rows.repeat(num_epochs) if split == "validation" else rows
 
 
 class RowTask(seqio.Task):
-  """A task whose examples differ in each epoch; its source counts the epochs.
+  """A task whose examples differ in each epoch. Its source counts the epochs.
 
   `seqio.Task` would repeat the rows and masks of the first epoch, and would
   keep small datasets in memory.
@@ -438,7 +442,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
   """Checks the shapes of a task's rows, and passes the rows on unchanged.
 
   seqio's `EncoderFeatureConverter` computes a loss only where the input is the
-  mask id. With it, a fifth of BERT's targets would have no loss.
+  mask id. With that converter, a fifth of BERT's targets would have no loss.
 
     converter = PretrainFeatureConverter("wiki")
     seqio.get_dataset("wiki", converter.lengths, converter, "train")
@@ -549,15 +553,16 @@ def register_text(
       `train` gives strings or dicts with a string `text`.
     vocab: the path of a vocabulary of any kind (see `open_vocabulary.load`).
     builder: the name of a recipe in `recipes.RECIPES`.
-    validation: the held-out text, like `inputs`; of a seqio source, the split
-      `validation`. If None, a share of the documents of `inputs`.
+    validation: the held-out text, given like `inputs`; of a seqio source, the
+      split `validation` is read. If None, a share of the documents of `inputs`
+      is held out.
     format: as in `sources.find_sources`. Every string of a seqio source is a
-      document. With `bert`, a string is a sentence, and a blank string ends a
-      document.
+      document. But with the format `bert`, a string is a sentence, and a blank
+      string ends a document.
     lower_case: False for a cased vocabulary. If None, the setting that is
-      stored with the vocabulary, or True if no setting is stored.
-    keep_accents: if None, the setting that is stored with the vocabulary. If no
-      setting is stored, accents are kept if capitals are kept.
+      stored with the vocabulary is used, or True if no setting is stored.
+    keep_accents: if None, the setting that is stored with the vocabulary is
+      used. If no setting is stored, accents are kept if capitals are kept.
     word_starts: the rule for a SentencePiece model (see `unigram.build`).
     heldout: see `Text`.
     language: see `Text`.
@@ -601,7 +606,7 @@ def register_text(
 def _record_reader(
   inputs: Any, split: str, format: str
 ) -> tuple[ReadRecords, Any]:
-  """Returns a function that yields the raw documents, and their version."""
+  """Returns a function that yields raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read_records, inputs, split, format), repr(inputs)
   found_sources = sources.find_sources(inputs, format)
@@ -613,8 +618,8 @@ def _read_records(
   source: seqio.DataSource, split: str, format: str
 ) -> Iterator[sources.Record]:
   """Yields the documents of a seqio source, shard by shard, in order."""
-  # Read one shard after another. If seqio read them together, it would mix
-  # them, and a document would get sentences of several files.
+  # Read one shard after the other. If seqio read all shards together, it would
+  # mix their lines, and a document would get sentences of several files.
   num_shards = len(source.list_shards(split))
   for shard in (seqio.ShardInfo(i, num_shards) for i in range(num_shards)):
     ds = source.get_dataset(split=split, shuffle=False, shard_info=shard)

@@ -1,6 +1,6 @@
 """Presents tokenizers as a `seqio.Vocabulary`.
 
-seqio uses them to encode text and to decode rows.
+seqio uses these vocabularies to encode text and to decode rows.
 """
 
 import functools
@@ -20,7 +20,7 @@ class TextVocabulary(seqio.Vocabulary):
 
   Text is encoded without special tokens, as in a corpus. `eos_id` is None,
   because seqio's `decode` would otherwise stop at the first [SEP]. Padding is
-  decoded like the rest of the pieces.
+  decoded like any other piece.
   """
 
   def __init__(self, make_tokenizer: Callable[[], Vocabulary]):
@@ -71,8 +71,8 @@ class TextVocabulary(seqio.Vocabulary):
   def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
     """Encodes a string to int32 [T], and [N] strings to ragged int32 [N, T].
 
-    If a thousand strings are encoded at once, each takes a tenth of the time
-    that it takes alone.
+    If a thousand strings are encoded at once, a string takes a tenth of the
+    time that it takes by itself.
     """
     return _encode_tf(lambda t: self.tokenizer.encode_flat(t), s, [])
 
@@ -88,7 +88,7 @@ class TextVocabulary(seqio.Vocabulary):
 
 
 class CharacterVocabulary(seqio.Vocabulary):
-  """Presents ELMo's characters through seqio's interface: 50 ids per word."""
+  """Presents ELMo's characters, 50 ids a word, through seqio's interface."""
 
   def __init__(self, adds_sentence_ends: bool = False):
     """Makes the vocabulary.

@@ -1,10 +1,11 @@
 """Downstream tasks: from files to rows, from logits to metrics.
 
 This room imports numpy, the package's single files, `text` and `examples`. None
-of its files imports jax. A metric's package is imported when it is computed.
+of its files imports jax. A metric's package is imported when the metric is
+computed.
 
 Start with `encoded_rows.py`: it defines a task, its examples and its rows. The
-list follows the way of an example from its file to a metric:
+list below follows the way of an example from its file to a metric:
 
   published.py: the published tasks: their labels, metrics and files
   files/: the readers of the files' formats
@@ -17,7 +18,7 @@ list follows the way of an example from its file to a metric:
   windows.py: windows over texts that are longer than a row
   prepare_task.py: makes a task folder from files, with the modules above
   encoded_rows.py: the task, its rows, and the task folder
-  bucket_lengths.py: the lengths of batches
+  bucket_lengths.py: the lengths to which rows are padded
   batches.py: a task folder for a run: training batches, splits to evaluate
   predictions.py: turns logits of rows into predictions of examples
   metrics.py: official metrics by name

@@ -2,8 +2,9 @@
 
 In a run, a batch depends only on its step, so a restart needs only the step. An
 epoch has each row once, in an order that depends on the seed and the epoch.
-Empty rows, whose weight is 0, fill up the last batch of an epoch. The length of
-a batch is the smallest bucket that holds its longest row (`bucket_lengths`).
+Empty rows, whose weight is 0, fill up the last batch of an epoch. All rows of a
+batch are padded to one length, called the length of the batch: the smallest
+bucket that holds the longest row (`bucket_lengths`).
 """
 
 import functools
@@ -34,8 +35,8 @@ MAX_POOL_BATCHES, MIN_POOLS = 50, 4
 class Batches:
   """Makes the batches of one split.
 
-  An entry of a batch is one row. For multiple choice, an entry is all rows of
-  one example. Steps and epochs count from 0: batch `step` belongs to epoch
+  An entry of a batch is one row; for multiple choice, it is all rows of one
+  example. Steps and epochs count from 0: batch `step` belongs to epoch
   `step // steps_per_epoch`.
 
   Attributes:
@@ -59,7 +60,7 @@ class Batches:
     host: int = 0,
     hosts: int = 1,
   ):
-    """Describes the batches. `batch` makes them later.
+    """Stores how batches are made; makes no batch yet.
 
     Args:
       task: the task of the rows.
@@ -102,10 +103,10 @@ class Batches:
       self._unanswerable = mark_unanswerable(rows)
     # The length of an entry is the length of its longest row.
     self._lengths = lengths(rows).reshape(-1, self._rows_per_entry).max(1)
-    longest = int(self._lengths.max())
-    fitting_buckets = [b for b in sorted(buckets) if b >= longest]
-    self.buckets = tuple(b for b in sorted(buckets) if b < longest)
-    self.buckets += (fitting_buckets[0] if fitting_buckets else longest,)
+    max_length = int(self._lengths.max())
+    fitting_buckets = [b for b in sorted(buckets) if b >= max_length]
+    self.buckets = tuple(b for b in sorted(buckets) if b < max_length)
+    self.buckets += (fitting_buckets[0] if fitting_buckets else max_length,)
     self.steps_per_epoch = -(-self._num_entries // batch_size)
     self._epoch_order = functools.lru_cache(2)(self._make_order)
 
@@ -160,9 +161,9 @@ class Batches:
     )
 
   def _batch_lengths(self, entries: np.ndarray) -> np.ndarray:
-    """Returns the lengths [N] of batches of entries, [N, batch_size]."""
-    longest = np.where(entries < 0, 0, self._lengths[entries]).max(1)
-    return np.array(self.buckets)[np.searchsorted(self.buckets, longest)]
+    """Returns the lengths of N batches, [N]; `entries` is [N, batch_size]."""
+    max_lengths = np.where(entries < 0, 0, self._lengths[entries]).max(1)
+    return np.array(self.buckets)[np.searchsorted(self.buckets, max_lengths)]
 
   def first_epoch_lengths(self) -> list[int]:
     """Returns the distinct lengths of the first epoch's batches, in order."""
@@ -170,7 +171,7 @@ class Batches:
     return list(dict.fromkeys(lengths))
 
   def padding(self, epoch: int = 0) -> float:
-    """Returns the share of padding in an epoch's batches, with empty rows."""
+    """Returns the share of padding in an epoch; empty rows are padding too."""
     order = self._epoch_order(epoch)
     num_positions = (
       self._batch_lengths(order).sum() * self.batch_size * self._rows_per_entry
@@ -246,17 +247,17 @@ def _input_arrays(
     length: l, the length of the batch.
     pad: the id of padding.
   """
-  columns = np.arange(length)
+  positions = np.arange(length)
   row_lengths = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[
     :, None
   ]
-  is_token = columns < row_lengths
-  second_begin = rows.second_begins[row_indices][:, None]
-  token_indices = rows.starts[row_indices][:, None] + columns
+  is_token = positions < row_lengths
+  second_begins = rows.second_begins[row_indices][:, None]
+  token_indices = rows.starts[row_indices][:, None] + positions
   ids = np.where(is_token, rows.ids.take(token_indices, mode="clip"), pad)
   return {
     "input_ids": ids.astype(np.int32),
-    "segment_ids": (is_token & (columns >= second_begin)).astype(np.int32),
+    "segment_ids": (is_token & (positions >= second_begins)).astype(np.int32),
     "sequence_ids": is_token.astype(np.int32),
   }
 
@@ -266,13 +267,13 @@ def _label_arrays(
 ) -> Batch:
   """Returns `labels` and `label_weights` for the first row of each entry."""
   if task.kind == "tagging":
-    columns = np.arange(length)
+    positions = np.arange(length)
     row_lengths = np.where(row_indices < 0, 0, lengths(rows)[row_indices])[
       :, None
     ]
-    token_indices = rows.starts[row_indices][:, None] + columns
+    token_indices = rows.starts[row_indices][:, None] + positions
     labels = rows.labels.take(token_indices, mode="clip")
-    has_label = (columns < row_lengths) & (labels >= 0)
+    has_label = (positions < row_lengths) & (labels >= 0)
     labels = np.where(has_label, labels, 0)
   else:
     labels = rows.labels[row_indices]
@@ -356,7 +357,8 @@ class TrainingSplit:
     prepared: a tuple with only `folder`.
     vocab_size: the number of ids that a model needs.
     special: the ids of the special tokens.
-    features: key -> (shape of one entry of the longest batch, dtype).
+    features: key -> (shape of one entry of a batch of the largest length,
+      dtype).
     validation_splits: the names of the splits to evaluate, for `open_splits`.
   """
 
@@ -447,7 +449,7 @@ def _features(task: Task, rows: Rows, length: int) -> Features:
 
 
 def _fingerprint(rows: Rows) -> str:
-  """Returns a hash of all arrays of the rows."""
+  """Returns a hash of all arrays in `rows`."""
   digest = hashlib.sha256()
   for array in rows:
     digest.update(f"{array.dtype} {array.shape}".encode())
@@ -499,8 +501,8 @@ def open_task(
       first split decides which checkpoint is the best.
     epochs: the number of epochs to train if the config has no `total_steps`.
     shuffle: True gives a new order in every epoch, False the file's order.
-    group: True groups rows of similar lengths, see `Batches`; it has no effect
-      without `shuffle`.
+    group: True groups rows of similar lengths, see `Batches`; without `shuffle`
+      this has no effect.
     buckets: the lengths from which batches choose.
 
   Raises:
@@ -526,11 +528,11 @@ def open_task(
     group=group and shuffle,
     buckets=tuple(buckets),
   )
-  names = [name.strip() for name in validation.split(",") if name.strip()]
-  return TrainingSplit(folder, rows, batches, epochs, names)
+  validation_splits = [x.strip() for x in validation.split(",") if x.strip()]
+  return TrainingSplit(folder, rows, batches, epochs, validation_splits)
 
 
-# The remedy if a split cannot be evaluated.
+# What to pass, as flags or as a parameter, if a split cannot be evaluated.
 _EVALUATION_FLAGS = (
   "--config.data.validation=SPLIT, or --config.evaluate.every=0"
 )
@@ -554,8 +556,8 @@ def open_splits(
   splits = []
   folder, names = training_split.folder, training_split.validation_splits
   if predicts_labels and names:
-    # Check the packages now. A run that fails at its first evaluation has
-    # trained for nothing.
+    # Check the packages now, because a run that fails at its first evaluation
+    # has trained for nothing.
     metrics.check_packages(training_split.task)
   for name in names:
     try:
@@ -576,7 +578,7 @@ def open_splits(
 
 
 def _check_labels_differ(split: Split, path: str) -> None:
-  """Raises ValueError if all labels are equal and a metric correlates them."""
+  """Raises ValueError if all labels are equal and a metric is a correlation."""
   if not set(metrics.CORRELATIONS) & set(split.task.metrics):
     return
   labels = [

@@ -18,7 +18,8 @@ class EncodedExamples(NamedTuple):
   Attributes:
     rows: the rows.
     notes: what happened, such as "texts cut to the length" -> the ids of the
-      examples to which it happened. Only "words without a piece" has words.
+      examples to which it happened. Only the note "words without a piece" has
+      a list of words.
   """
 
   rows: Rows
@@ -47,11 +48,11 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
 def _label_marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
   """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 for None."""
   marks = np.zeros((len(labels), len(task.labels)), np.int32)
-  for mark, names in zip(marks, labels, strict=True):
+  for example_marks, names in zip(marks, labels, strict=True):
     if names is None:
-      mark[:] = -1
+      example_marks[:] = -1
     else:
-      mark[label_ids(task, names)] = 1
+      example_marks[label_ids(task, names)] = 1
   return marks
 
 
@@ -64,7 +65,8 @@ def encode_texts(
     task: a task of kind classification, regression, multi_label or choice.
     examples: examples with `texts` and `label`, see `encoded_rows`.
     vocabulary: turns text into ids.
-    length: the most tokens in a row. The longer text of a pair is cut first.
+    length: the largest number of tokens in a row. The longer text of a pair is
+      cut first.
 
   Raises:
     ValueError: `length` has no space for text, or a label is unknown.
@@ -126,13 +128,13 @@ def _cut_choices(
     examples: the E examples.
     last_texts: for each row, the uncut ids of its last text, which has the
       choice.
-    id_arrays: the arrays of each row, see `layouts.LaidOutRow`; the last but
-      one has the last text.
+    id_arrays: the arrays of each row, see `layouts.LaidOutRow`. A row's last
+      array but one has the row's last text.
 
   Returns:
     What happened -> the ids of the examples. The choices of an example differ
     only between their common beginning and their common end. A choice has lost
-    tokens if a token between these two is missing. Choices became equal if
+    tokens if its row lacks a token between these two. Choices became equal if
     their rows are equal, but their uncut texts are not.
   """
   examples_with_lost_tokens, examples_with_equal_choices = [], []
@@ -140,11 +142,13 @@ def _cut_choices(
     example_rows = slice(i * task.num_choices, (i + 1) * task.num_choices)
     texts = [text.tolist() for text in last_texts[example_rows]]
     kept_lengths = [len(arrays[-2]) for arrays in id_arrays[example_rows]]
-    prefix = _common_prefix(texts)
-    suffix = _common_prefix([text[prefix:][::-1] for text in texts])
+    prefix_length = _common_prefix_length(texts)
+    suffix_length = _common_prefix_length(
+      [text[prefix_length:][::-1] for text in texts]
+    )
     texts_and_lengths = zip(texts, kept_lengths, strict=True)
     if any(
-      kept_length < len(text) - suffix
+      kept_length < len(text) - suffix_length
       for text, kept_length in texts_and_lengths
     ):
       examples_with_lost_tokens.append(str(example["id"]))
@@ -159,7 +163,7 @@ def _cut_choices(
   }
 
 
-def _common_prefix(texts: Sequence[Sequence[int]]) -> int:
+def _common_prefix_length(texts: Sequence[Sequence[int]]) -> int:
   """Returns the length of the longest beginning that all texts share."""
   columns = zip(*texts, strict=False)
   is_equal = (len({*column}) == 1 for column in columns)
@@ -169,9 +173,9 @@ def _common_prefix(texts: Sequence[Sequence[int]]) -> int:
 def _encode(vocabulary: Vocabulary, texts: list[str]) -> list[np.ndarray]:
   """Returns the ids of each text. Equal texts are encoded only once."""
   index_of_text = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-  flat, lengths = vocabulary.encode_flat(list(index_of_text))
+  flat_ids, lengths = vocabulary.encode_flat(list(index_of_text))
   ends = np.cumsum(lengths)
   begins = ends - lengths
   return [
-    flat[begins[i] : ends[i]] for i in map(index_of_text.__getitem__, texts)
+    flat_ids[begins[i] : ends[i]] for i in map(index_of_text.__getitem__, texts)
   ]

@@ -6,7 +6,7 @@ A task folder has these files:
 * `SPLIT.npz`: the arrays of `Rows`;
 * `SPLIT.examples.jsonl`: an example on each line, with its raw fields;
 * the tokenizer's files.
-A folder gets its name only when it is complete.
+A folder gets its name only when all files are written.
 
 An example is a dict. Its field `id` is a text. The field with the label is None
 if the example has no label. The other fields depend on the kind of the task:
@@ -51,8 +51,8 @@ KINDS = (
 META_FILE = "meta.json"
 # The keys of `meta.json` whose values are hashes of its other entries.
 FINGERPRINTS = ("fingerprint", "checksum")
-# numpy and json raise these errors for a file that is cut off, empty or of
-# another format.
+# numpy and json raise these errors for a file that is cut off or empty, or has
+# a wrong format.
 _DAMAGE_ERRORS = (
   *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
   zipfile.BadZipFile,
@@ -102,7 +102,7 @@ class Rows(NamedTuple):
     ids: int32 [T], token ids.
     starts: int64 [N + 1], the index of each row's first token, then T.
     second_begins: int32 [N], the column where segment 1 begins; the row's
-      length if it has one segment. For span, it is the column where the context
+      length if the row has one segment. For span, the column where the context
       begins, also in families without segments.
     example_indices: int64 [N], the index of each row's example, ascending. An
       example has several rows if it has a long text or choices.
@@ -144,7 +144,7 @@ def save(
   meta: Mapping[str, Any],
   tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> None:
-  """Writes a task folder; after an interruption there is no folder.
+  """Writes a task folder. If the call is interrupted, there is no folder.
 
   Args:
     folder: the path of the folder, which must not exist.
@@ -273,9 +273,9 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
 
 def task_fields(task: Task) -> dict[str, Any]:
   """Returns a task as a dict for `meta.json` or a checkpoint."""
-  file_names = {"num_choices": "columns"}
+  file_keys = {"num_choices": "columns"}
   return {
-    file_names.get(name, name): value for name, value in task._asdict().items()
+    file_keys.get(name, name): value for name, value in task._asdict().items()
   }
 
 
@@ -333,9 +333,11 @@ def load_split(
     if len(examples) != num_examples:
       raise ValueError(f"it has {len(examples)} examples")
     # `save` may have been called without the size of the vocabulary.
-    size = meta.get("vocab_size")
-    if size is not None and rows.ids.size and rows.ids.max() >= size:
-      raise ValueError(f"id {rows.ids.max()} is not below {size}")
+    vocab_size = meta.get("vocab_size")
+    if (
+      vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size
+    ):
+      raise ValueError(f"id {rows.ids.max()} is not below {vocab_size}")
     field = gold_field(task)
     for line_number, example in enumerate(examples, 1):
       if not isinstance(example, dict) or field not in example:

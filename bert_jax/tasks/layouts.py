@@ -8,7 +8,7 @@
 The sources are google-research/bert run_classifier.py; fairseq's `encode` in
 models/roberta/hub_interface.py; and openai/finetune-transformer-lm train.py.
 RoBERTa and GPT-1 have no segments. GPT-1's vocabulary of V pieces lacks the
-three special tokens, so they get the new ids V, V + 1 and V + 2.
+three special tokens, which get the new ids V, V + 1 and V + 2.
 """
 
 from collections.abc import Sequence
@@ -97,16 +97,16 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
 def cut_lengths(
   first_length: int, second_length: int, capacity: int
 ) -> tuple[int, int]:
-  """Returns the lengths to which two texts are cut, the longer one first.
+  """Returns the lengths of two texts after they are cut to a capacity.
 
-  `_truncate_seq_pair` in google-research/bert run_classifier.py gives these
-  lengths, too. It removes one token at a time from the longer text, and from
-  the second one if both are equally long.
+  The longer text is cut first. `_truncate_seq_pair` in google-research/bert
+  run_classifier.py gives the same lengths: it removes one token at a time from
+  the longer text, and from the second text if both texts are equally long.
 
   Args:
     first_length: the number of tokens of the first text.
     second_length: the number of tokens of the second text.
-    capacity: the most tokens that both texts may have together.
+    capacity: the largest number of tokens of both texts together.
   """
   if first_length + second_length <= capacity:
     return first_length, second_length
@@ -126,7 +126,7 @@ def lay_out(
   Args:
     layout: the layout of the family.
     texts: the int32 ids of each text.
-    length: the most tokens in the row.
+    length: the largest number of tokens in the row.
   """
   begin, between, end = (
     np.array(ids, np.int32)
@@ -138,17 +138,19 @@ def lay_out(
     row_length = len(begin) + len(text) + len(end)
     return LaidOutRow([begin, text, end], row_length, len(text) < len(texts[0]))
   first, second = texts
-  kept_lengths = cut_lengths(len(first), len(second), capacity - len(between))
+  cut_text_lengths = cut_lengths(
+    len(first), len(second), capacity - len(between)
+  )
   id_arrays = [
     begin,
-    first[: kept_lengths[0]],
+    first[: cut_text_lengths[0]],
     between,
-    second[: kept_lengths[1]],
+    second[: cut_text_lengths[1]],
     end,
   ]
   row_length = sum(map(len, id_arrays))
-  second_begin = len(begin) + kept_lengths[0] + len(between)
-  is_cut = sum(kept_lengths) < len(first) + len(second)
+  second_begin = len(begin) + cut_text_lengths[0] + len(between)
+  is_cut = sum(cut_text_lengths) < len(first) + len(second)
   return LaidOutRow(
     id_arrays, second_begin if layout.has_segments else row_length, is_cut
   )
@@ -164,8 +166,8 @@ def padded_batch(
   Args:
     vocabulary: turns text into ids, and decides the special tokens.
     texts: N texts; a tuple is a pair of texts in one row.
-    length: the number of tokens of each row, L. A longer text is cut; of a
-      pair, the longer text first.
+    length: the number of tokens of each row, L. A text that does not fit is
+      cut; in a pair, the longer text is cut first.
 
   Returns:
     The encoder's arguments `input_ids`, `segment_ids` and `sequence_ids`, int32

@@ -1,10 +1,10 @@
 """Computes the official metrics of tasks over whole splits.
 
 A metric takes the predictions of all examples, from
-`predictions.make_predictions`. It is computed once for all examples, because
-the mean over batches is not equal to it. Scores are shares or correlations, as
-in scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its
-official scripts print them.
+`predictions.make_predictions`. A metric is computed once for all examples,
+because the mean of its values in batches is a different number. Scores are
+shares or correlations, as in scikit-learn, scipy and seqeval. SQuAD's scores
+are in percent, as its official scripts print them.
 
 Every metric is a function of the task, the predictions and the examples, which
 must all have labels. It returns name -> score.
@@ -27,7 +27,7 @@ Metric = Callable[[Task, Sequence[Any], Examples], Scores]
 
 
 def _import_module(name: str, package: str) -> Any:
-  """Imports the module `name` of a package; UserError if it is missing."""
+  """Imports a module; raises a UserError if `package` is not installed."""
   try:
     return importlib.import_module(name)
   except ImportError as e:
@@ -59,9 +59,9 @@ def evaluate(
     examples: the raw fields of the examples.
 
   Returns:
-    name -> score; {} if no example has a label. The first score is the main one
-    of the task's first metric; it decides which checkpoint is the best. The
-    last score, `examples`, is the number of examples with a label.
+    name -> score; {} if no example has a label. The first score is the main
+    score of the task's first metric, and decides which checkpoint is the best.
+    The last score, `examples`, is the number of examples with a label.
 
   Raises:
     ValueError: the numbers of predictions and examples differ, a label is
@@ -203,14 +203,14 @@ def f1_micro(
   mean of F1 over the task's labels; F1 is 0 for a label that occurs neither in
   labels nor in predictions. `exact` is the share of examples without any error.
   """
-  ids = {name: i for i, name in enumerate(task.labels)}
-  true_and_predicted = np.zeros((2, len(examples), len(ids)), bool)
+  label_indices = {name: i for i, name in enumerate(task.labels)}
+  true_and_predicted = np.zeros((2, len(examples), len(task.labels)), bool)
   golds = [gold_label(task, example) for example in examples]
-  for is_label, label_lists in zip(
+  for has_label, label_lists in zip(
     true_and_predicted, (golds, predictions), strict=True
   ):
-    for row, names in zip(is_label, label_lists, strict=True):
-      row[[ids[name] for name in names]] = True
+    for example_has_label, names in zip(has_label, label_lists, strict=True):
+      example_has_label[[label_indices[name] for name in names]] = True
   f1_score = _import_module("sklearn.metrics", "scikit-learn").f1_score
   means = {
     f"f1_{mean}": float(
@@ -230,7 +230,7 @@ def matthews(
 ) -> Scores:
   """Computes Matthews' correlation (CoLA).
 
-  It is 0 if all predictions or all labels are equal.
+  The correlation is 0 if all predictions or all labels are equal.
   """
   score = _import_module("sklearn.metrics", "scikit-learn").matthews_corrcoef(
     *_labels_and_predictions(task, predictions, examples)
@@ -243,7 +243,7 @@ def pearson(
 ) -> Scores:
   """Computes Pearson's correlation.
 
-  It is NaN if all predictions or all labels are equal.
+  The correlation is NaN if all predictions or all labels are equal.
   """
   return {"pearson": _correlation("pearsonr", task, predictions, examples)}
 
@@ -251,7 +251,7 @@ def pearson(
 def spearman(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes Spearman's rank correlation; it is NaN when `pearson` is NaN."""
+  """Computes Spearman's rank correlation, which is NaN when `pearson` is."""
   return {"spearman": _correlation("spearmanr", task, predictions, examples)}
 
 
@@ -270,7 +270,7 @@ def _correlation(
 
 
 def _mean_of(name: str, *metrics: Metric) -> Metric:
-  """Returns a metric: the mean of `metrics`, followed by their scores."""
+  """Returns a metric: the mean of the scores of `metrics`, and these scores."""
 
   def mean(
     task: Task, predictions: Sequence[Any], examples: Examples
@@ -289,7 +289,8 @@ def multirc(
   """Computes SuperGLUE's score of MultiRC, the mean of `f1a` and `em`.
 
   `f1a` is F1 over all possible answers. `em` is the share of questions for
-  which all predictions are right. The examples of a question have one `group`.
+  which all predictions are right. All examples of a question have the same
+  `group`.
   """
   golds, predicted = _labels_and_predictions(task, predictions, examples)
   right_by_question: dict[Any, bool] = {}
@@ -308,9 +309,9 @@ def record(
 ) -> Scores:
   """Computes SuperGLUE's score of ReCoRD, the mean of `f1` and `em`.
 
-  The examples of one query have one `group`. The answer to a query is the
-  `answer` of its first example with the prediction "true" (the second label);
-  it is "" if there is none.
+  All examples of a query have the same `group`. The answer to a query is the
+  `answer` of its first example with the prediction "true" (the second label),
+  or "" if no example has this prediction.
   """
   answers: dict[Any, str] = {}
   golds: dict[Any, list[str]] = {}
@@ -318,12 +319,12 @@ def record(
     golds[example["group"]] = example["answers"]
     if predicted == task.labels[1]:
       answers.setdefault(example["group"], example["answer"])
-  pairs = [
+  em_f1_pairs = [
     squad_metrics.best_scores(answers.get(group, ""), golds[group], "1.1")
     for group in golds
   ]
-  em, f = (float(x) for x in np.mean(pairs, 0))
-  return {"record": (f + em) / 2, "f1": f, "em": em}
+  em, mean_f1 = (float(x) for x in np.mean(em_f1_pairs, 0))
+  return {"record": (mean_f1 + em) / 2, "f1": mean_f1, "em": em}
 
 
 def tagging_f1(
@@ -332,8 +333,8 @@ def tagging_f1(
   """Computes F1, precision and recall of entities by the rule of conlleval.
 
   conlleval is CoNLL-2003's script. By its rule an entity begins at B-, and also
-  at I- if the tag before it is O or has a different type. Tags of all schemes
-  in `files/tags.py` are read as IOBES.
+  at I- if the tag before the I- is O or has a different type. Tags of all
+  schemes in `files/tags.py` are read as IOBES.
   """
   return _entity_scores(task, predictions, examples)
 
@@ -378,14 +379,14 @@ def _entity_scores(
     has_end_tags = any(tag[:2] in ("E-", "S-") for tag in iobes_by_tag.values())
     scheme = schemes.IOBES if has_end_tags else schemes.IOB2
     suffix, options = "_strict", {"mode": "strict", "scheme": scheme}
-  functions = {
+  score_functions = {
     "tagging_f1": seqeval.f1_score,
     "precision": seqeval.precision_score,
     "recall": seqeval.recall_score,
   }
   return {
     name + suffix: float(score(golds, predicted, zero_division=0, **options))
-    for name, score in functions.items()
+    for name, score in score_functions.items()
   }
 
 
@@ -403,7 +404,8 @@ def squad2(
   """Computes SQuAD 2.0's scores; `squad2` is F1. See `squad_metrics.squad2`.
 
   The search for the best threshold takes each question's best answer that is
-  not empty. So its result does not depend on the threshold of the predictions.
+  not empty. So the search gives the same threshold, whatever threshold the
+  predictions were made with.
   """
   return _squad2(task, predictions, examples, "reachable")
 
@@ -478,7 +480,7 @@ def _warnings_if_all_equal(
     metric: the name of the task's first metric.
     golds: the labels.
     predicted: the predictions.
-    unit: "words" or "examples": what has one label each.
+    unit: "words" or "examples": the things that have one label each.
   """
   lines = []
   verdict = " is not defined" if metric in CORRELATIONS else " says little"
@@ -519,7 +521,7 @@ METRICS: dict[str, Metric] = {
 def check_packages(task: Task) -> None:
   """Raises ValueError if a package for a task's metrics is not installed.
 
-  Call it before the model runs.
+  Call this function before the model runs.
   """
   with Progress(f"importing the metrics of task {task.name}"):
     score_names(task)

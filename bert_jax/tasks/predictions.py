@@ -1,14 +1,14 @@
 """Turns the logits of rows into one prediction for each example, in order.
 
 Answers to questions are found from the logits of starts and ends in all
-windows, as in `write_predictions` of google-research/bert run_squad.py. There
-are two differences. An answer is a slice of the characters of the raw context.
-If no span is legal, the answer is "", while run_squad.py fails or answers
-"empty".
+windows, as in `write_predictions` of google-research/bert run_squad.py. This
+module differs from run_squad.py in two points. An answer is a slice of the
+characters of the raw context. If no span is legal, the answer is "", while
+run_squad.py fails or answers "empty".
 
 ELECTRA's head gives the spans of a beam search instead. The spans are read as
-in google-research/electra finetune/qa/qa_metrics.py. Their scores are log
-probabilities. "No answer" has a separate score, and is not in the list of
+in google-research/electra finetune/qa/qa_metrics.py. A span's score is a log
+probability. "No answer" has a separate score, and is not in the list of
 answers.
 """
 
@@ -36,10 +36,10 @@ class SpanRules(NamedTuple):
       be added). A model with a beam chooses the starts and ends itself.
     max_length: the largest number of pieces in an answer.
     threshold: in SQuAD 2.0, the answer is "" if `null_odds` is larger than the
-      threshold. (For the test set, ELECTRA's configure_finetuning.py has -2.75:
-      qa_na_threshold.)
+      threshold. (For the test set, ELECTRA uses -2.75: `qa_na_threshold` in
+      configure_finetuning.py.)
     max_context: True if a start is legal only in the window where it has the
-      most context; Hugging Face's run_qa.py allows it in every window.
+      most context; Hugging Face's run_qa.py allows a start in every window.
   """
 
   n_best: int = 20
@@ -64,7 +64,8 @@ def make_predictions(
     task: the task.
     rows: N rows of the examples.
     logits: the logits of each row, in order; the table below has their shapes.
-      Columns after the row's length are padding.
+      Columns after the row's length are padding. For kind choice, the logits
+      may also be one array [E, choices].
     examples: the raw fields of E examples.
     span_rules: the rules for answers; only the kind span uses them.
 
@@ -76,7 +77,7 @@ def make_predictions(
     | classification | [classes] | the name of the label |
     | multi_label | [labels] | the names with a probability above 1/2 |
     | regression | one number | a number |
-    | choice | one number; or [E, choices] | the name of the label |
+    | choice | one number | the name of the label |
     | tagging | [length, tags] | the name of a tag for each word |
     | span | [length, 2], or the spans of a beam | see `answer_questions` |
 
@@ -163,7 +164,7 @@ def num_words_without_row(rows: Rows, examples: Examples) -> int:
 
 
 def _check_token_logits(task: Task, rows: Rows, logits: Logits) -> None:
-  """Raises ValueError unless every token of every row has its logits."""
+  """Raises ValueError unless every token of every row has logits."""
   if len(logits) != len(rows.example_indices):
     raise UserError(
       f"task {task.name}: the logits are for {len(logits)} rows, but there are"
@@ -236,8 +237,8 @@ class _Spans(NamedTuple):
   """Holds K possible answers to a question.
 
   Attributes:
-    begins: [K] the index of the first character in the context.
-    ends: [K] the index of the character after the last one.
+    begins: [K] the index of the answer's first character in the context.
+    ends: [K] the index of the character after the answer.
     start_logits: [K] the logit of the start.
     end_logits: [K] the logit of the end.
   """
@@ -286,7 +287,7 @@ def answer_questions(
     A dict for each example:
     `text`: the answer.
     `best`: the best answer that is not ""; "" if no answer is legal.
-    `starts`: text of an answer -> the character of the context where it begins.
+    `starts`: text of an answer -> the index in the context where it begins.
     `nbest`: a list of answers, the best first, each with `text`, `probability`,
       `start_logit` and `end_logit`.
     `null_odds`: the score of "no answer" minus the score of `best`, only if
@@ -296,10 +297,12 @@ def answer_questions(
   if not examples:
     return []
   from_beam = is_beam(logits[0])
-  bounds = np.searchsorted(rows.example_indices, np.arange(len(examples) + 1))
+  row_bounds = np.searchsorted(
+    rows.example_indices, np.arange(len(examples) + 1)
+  )
   answers = []
   for index, example in enumerate(examples):
-    row_indices = range(bounds[index], bounds[index + 1])
+    row_indices = range(row_bounds[index], row_bounds[index + 1])
     offsets = [
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in row_indices
     ]
@@ -339,7 +342,7 @@ def _best_pairs(scores: np.ndarray, n_best: int) -> _Pairs:
 
 def _beam_pairs(spans: np.ndarray, length: int) -> _Pairs:
   """Returns the pairs of a beam, without pairs in the padding."""
-  spans = spans[1:]
+  spans = spans[1:]  # The first entry of a beam is the logit of "no answer".
   spans = spans[(spans[:, :2] < length).all(1)]
   start, end = spans[:, :2].astype(np.int64).T
   return _Pairs(start, end, spans[:, 2], spans[:, 3])

@@ -23,8 +23,8 @@ from bert_jax.tasks.published import TaskFormat
 from bert_jax.text import open_vocabulary, token_files
 from bert_jax.text.vocabulary import Vocabulary
 
-# Raise this number whenever the encoding changes, so that old folders are not
-# taken for current ones.
+# Raise this number whenever the encoding changes, so that no folder with an
+# earlier encoding is used.
 ENCODING_VERSION = 1
 
 
@@ -32,11 +32,11 @@ class TaskFolderDiffers(UserError):
   """A task folder exists, and was made from other inputs or settings.
 
   Attributes:
-    changed: the names of what differs, keys of `made_from` in `meta.json`.
+    changed: the keys of `made_from` in `meta.json` whose values differ.
   """
 
   def __init__(self, message: str, changed: Sequence[str]):
-    """Stores what differs."""
+    """Stores the keys of the values that differ."""
     super().__init__(message)
     self.changed = tuple(changed)
 
@@ -57,7 +57,7 @@ def encode_examples(
     task: the task.
     examples: the examples, see `encoded_rows`.
     vocabulary: turns text into ids.
-    length: the most tokens in a row.
+    length: the largest number of tokens in a row.
     with_context: see `tagging.encode_sentences`.
     stride: see `questions.encode_questions`.
     max_question: see `questions.encode_questions`.
@@ -94,15 +94,16 @@ def prepare(
     inputs: the files to read.
     vocab: the path of the vocabulary, see `open_vocabulary.load`.
     output: the path of the task folder.
-    length: the most tokens in a row; by default the task's published length.
+    length: the largest number of tokens in a row; by default the task's
+      published length.
     stride: see `questions.encode_questions`.
     max_question: see `questions.encode_questions`.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
     **options: options of the tokenizer.
 
   Returns:
-    The content of `meta.json`. Its entry `notes` is split -> event -> a list of
-    two: the number of examples, and the ids of the first ten examples.
+    The content of `meta.json`. Its entry `notes` is split -> event -> list with
+    the number of examples, and with the ids of the first ten examples.
 
   Raises:
     ValueError: an input is wrong, or the folder exists and was not made from
@@ -135,7 +136,7 @@ def _prepare(
   options: dict[str, Any],
   progress: Progress,
 ) -> dict[str, Any]:
-  """Does what `prepare` does, and says on `progress` what it does now."""
+  """Does the work of `prepare`, and shows each step on `progress`."""
   vocabulary = open_vocabulary.load(vocab, **options)
   if line := open_vocabulary.unreachable_warning(vocabulary, vocab):
     note(line)
@@ -168,8 +169,8 @@ def _prepare(
   try:
     contents = task_inputs.read(task_format, inputs)
   except ValueError:
-    # If a program is still writing a file, report that: a part of a file often
-    # has a wrong format.
+    # If a program is still writing an input, report this rather than the wrong
+    # format that a half-written file often has.
     watch.check_command_input()
     raise
   watch.check_command_input()
@@ -210,7 +211,7 @@ def _prepare(
 def _input_notes(
   contents: task_inputs.Contents,
 ) -> dict[str, dict[str, list[Any]]]:
-  """Returns notes about the inputs as a whole, in the form of `meta.json`."""
+  """Returns notes about all inputs together, in the form of `meta.json`."""
   notes: dict[str, dict[str, list[Any]]] = {}
   if contents.skipped:
     count_and_lines = [len(contents.skipped), contents.skipped[:10]]

@@ -18,7 +18,7 @@ from bert_jax.tasks.files.tables import Record
 # (path, skipped) -> the records of a file. FILE:LINE of each skipped line is
 # appended to `skipped`; None means that no line may be skipped.
 Reader = Callable[[str, list[str] | None], Iterator[Record]]
-# (record, True if it must have a label) -> its examples.
+# (record, True if the record must have a label) -> the record's examples.
 Parser = Callable[[Record, bool], Iterable[dict[str, Any]]]
 
 
@@ -28,9 +28,10 @@ class TaskFormat(NamedTuple):
   Attributes:
     task: the task, with labels in their published order.
     read_records: reads the records of a file.
-    parse_record: makes the examples of a record.
-    tfds_name: the task's name in TensorFlow Datasets; "" if it has none.
-    length: the most tokens in a row, as published.
+    parse_record: makes the examples from a record.
+    tfds_name: the task's name in TensorFlow Datasets; "" if the task is not
+      there.
+    length: the largest number of tokens in a row, as published.
     with_context: True if a row with a sentence also has the text around it,
       from its document.
     columns: role -> column, for a custom task; None for a published task.
@@ -48,8 +49,8 @@ class TaskFormat(NamedTuple):
 _ZERO_ONE, _FALSE_TRUE = ("0", "1"), ("false", "true")
 _ENTAILMENT = ("entailment", "not_entailment")
 # Task -> labels, metrics, name in TensorFlow Datasets. The labels come from
-# `get_labels` in google-research/bert run_classifier.py. For the tasks that it
-# lacks, they come from google-research/electra
+# `get_labels` in google-research/bert run_classifier.py. For the tasks that
+# this file lacks, the labels come from google-research/electra
 # finetune/classification/classification_tasks.py.
 _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "cola": (_ZERO_ONE, ("matthews",), "glue/cola"),
@@ -66,8 +67,9 @@ _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "rte": (_ENTAILMENT, ("accuracy",), "glue/rte"),
   "wnli": (_ZERO_ONE, ("accuracy",), "glue/wnli"),
 }
-# Task -> labels, metrics, the most tokens in a row. The metrics come from Wang
-# et al. 2019, table 1. CB's labels are in the order of TensorFlow Datasets.
+# Task -> labels, metrics, largest number of tokens in a row. The metrics come
+# from Wang et al. 2019, table 1. CB's labels are in the order of TensorFlow
+# Datasets.
 _SUPERGLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
   "boolq": (_FALSE_TRUE, ("accuracy",), 256),
   "cb": (
@@ -148,7 +150,7 @@ def _choice_task(name: str) -> TaskFormat:
 def _tagging_task(name: str) -> TaskFormat:
   labels = _iob2_tags(_ENTITY_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
-  # CoNLL 2003 is the task of Devlin et al. 2018, section 5.3.
+  # Rows of CoNLL 2003 have context, as in Devlin et al. 2018, section 5.3.
   is_conll2003 = name == "conll2003"
   return TaskFormat(
     task,

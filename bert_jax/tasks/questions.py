@@ -49,7 +49,7 @@ def encode_context(vocabulary: Vocabulary, context: str) -> Context:
     start = begin
     while start < end - 1 and context[start].isspace():
       start += 1
-    # An added token may include the space after it.
+    # An added token may include the space after the token.
     while start < end - 1 and context[end - 1].isspace():
       end -= 1
     offsets.append((start, end))
@@ -64,8 +64,8 @@ def pieces_of_characters(
 ) -> tuple[int, int]:
   """Returns the indices of the first and last piece in characters [begin, end).
 
-  A piece counts if it overlaps these characters. If no piece does, the result
-  is (-1, -1).
+  A piece counts if it overlaps these characters. If no piece overlaps them, the
+  result is (-1, -1).
   """
   starts, ends = context.offsets.T
   pieces = np.flatnonzero((ends > begin) & (starts < end) & (ends > starts))
@@ -90,12 +90,12 @@ def encode_questions(
   Args:
     examples: examples of kind span, see `encoded_rows`.
     vocabulary: turns text into ids.
-    length: the most tokens in a row.
+    length: the largest number of tokens in a row.
     stride: the number of tokens from the beginning of one window to the
-      beginning of the next. None means `STRIDE`, or half a window if that is
-      less.
-    max_question: the most tokens of the question. The question never gets more
-      than half of the row's tokens, without special tokens.
+      beginning of the next window. None means `STRIDE`, or half a window if
+      this is less.
+    max_question: the largest number of tokens of the question. The question
+      also gets at most half of the row's tokens that are not special.
 
   Raises:
     ValueError: `length` has no space for text.
@@ -105,7 +105,7 @@ def encode_questions(
   num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
   max_question_tokens = min(max_question, (length - num_special) // 2)
   questions = vocabulary.encode_batch([e["question"] for e in examples])
-  id_arrays, sizes, second_begins, example_indices, labels, offsets = (
+  id_arrays, row_lengths, second_begins, example_indices, labels, offsets = (
     [],
     [],
     [],
@@ -117,7 +117,8 @@ def encode_questions(
   begin, between, end = (
     np.array(x, np.int32) for x in (layout.begin, layout.between, layout.end)
   )
-  # The questions about one context follow each other, so encode it once.
+  # The questions about one context are adjacent, so a cache of one context is
+  # enough.
   encode = functools.lru_cache(1)(functools.partial(encode_context, vocabulary))
   for example_index, (example, question_ids) in enumerate(
     zip(examples, questions, strict=True)
@@ -131,9 +132,11 @@ def encode_questions(
     question = np.array(question_ids[:max_question_tokens], np.int32)
     context_column = len(begin) + len(question) + len(between)
     capacity = length - num_special - len(question)
-    step = min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
+    window_stride = (
+      min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
+    )
     for window_begin, window_end in window_bounds(
-      len(context.ids), capacity, step
+      len(context.ids), capacity, window_stride
     ):
       row = [
         begin,
@@ -142,28 +145,28 @@ def encode_questions(
         context.ids[window_begin:window_end],
         end,
       ]
-      size = sum(map(len, row))
-      row_offsets = np.full((size, 2), -1, np.int32)
+      row_length = sum(map(len, row))
+      row_offsets = np.full((row_length, 2), -1, np.int32)
       row_offsets[
         context_column : context_column + window_end - window_begin
       ] = context.offsets[window_begin:window_end]
       id_arrays += row
-      sizes.append(size)
+      row_lengths.append(row_length)
       second_begins.append(context_column)
       example_indices.append(example_index)
       offsets.append(row_offsets)
       labels.append(
         _answer_columns(answer, window_begin, window_end, context_column)
       )
-  encoded = Rows(
+  rows = Rows(
     np.concatenate([np.zeros(0, np.int32), *id_arrays]),
-    np.cumsum([0, *sizes], dtype=np.int64),
+    np.cumsum([0, *row_lengths], dtype=np.int64),
     np.array(second_begins, np.int32),
     np.array(example_indices, np.int64),
     np.array(labels, np.int32).reshape(-1, 2),
     np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
   )
-  return EncodedExamples(encoded, notes)
+  return EncodedExamples(rows, notes)
 
 
 def _find_answer(
@@ -182,10 +185,12 @@ def _find_answer(
     return None, "answers that are not at their offset, not trained on"
   answer = example["answers"][0]
   begin = answer["answer_start"]
-  tokens = pieces_of_characters(context, begin, begin + len(answer["text"]))
-  if tokens[0] < 0:
+  piece_indices = pieces_of_characters(
+    context, begin, begin + len(answer["text"])
+  )
+  if piece_indices[0] < 0:
     return None, "answers that no piece holds, not trained on"
-  return tokens, ""
+  return piece_indices, ""
 
 
 def _answer_columns(
@@ -193,13 +198,13 @@ def _answer_columns(
 ) -> tuple[int, int]:
   """Returns the columns of the answer's first and last piece in a row.
 
-  They are (-1, -1) if `answer` is None, and (0, 0) if the row does not hold the
-  whole answer.
+  The result is (-1, -1) if `answer` is None, and (0, 0) if the row does not
+  hold the whole answer.
 
   Args:
     answer: see `_find_answer`.
     begin: the first piece of the context in the row.
-    end: the piece after the last one in the row.
+    end: the piece after the last piece of the context in the row.
     first_column: the column of piece `begin`.
   """
   if answer is None:

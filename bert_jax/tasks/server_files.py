@@ -15,7 +15,7 @@ from bert_jax.files import PathLike, write_atomically, write_json
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Examples, Task
 
-# Task -> name of its file.
+# Task -> the name of its file, without the extension.
 GLUE = {
   "cola": "CoLA",
   "sst2": "SST-2",
@@ -41,8 +41,8 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
-# The further test sets that a task's model predicts: task -> word in the name
-# of the test set's split -> file.
+# The test sets of other tasks that a task's model predicts: task -> word in the
+# name of the test set's split -> file.
 OTHER_TEST_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
@@ -51,8 +51,8 @@ OTHER_TEST_SETS = {
   },
   "rte": {"axb": "AX-b.jsonl", "axg": "AX-g.jsonl"},
 }
-# The tasks whose classes GLUE's server reads by name. It reads the classes of
-# every other task by index.
+# The tasks whose classes GLUE's server reads by name. The server reads the
+# classes of every other task by index.
 _TASKS_WITH_CLASS_NAMES = ("mnli", "qnli", "rte")
 
 
@@ -85,7 +85,7 @@ def write(
 
   | task | files |
   |---|---|
-  | span | `predictions.json` and `nbest_predictions.json`, as SQuAD has them |
+  | span | `predictions.json` and `nbest_predictions.json`, as for SQuAD |
   | span, if a question may have no answer | also `null_odds.json` |
   | tagging | `predictions.conll` |
   | GLUE, SuperGLUE | see `server_files` |

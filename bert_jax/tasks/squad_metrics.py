@@ -87,11 +87,11 @@ def squad(
     predictions: the predicted answer to each question.
     golds: the true answers to each question.
   """
-  pairs = [
+  em_f1_pairs = [
     best_scores(t, g, "1.1") for t, g in zip(predictions, golds, strict=True)
   ]
-  em, f = np.mean(pairs, 0) * 100.0
-  return {"exact_match": float(em), "f1": float(f)}
+  em, mean_f1 = np.mean(em_f1_pairs, 0) * 100.0
+  return {"exact_match": float(em), "f1": float(mean_f1)}
 
 
 def squad2(
@@ -109,8 +109,8 @@ def squad2(
     null_odds: for each question, the score of "no answer" minus the score of
       the answer, or a probability of "no answer"; None takes `predictions` as
       they are.
-    threshold: if the odds of a question are larger, its prediction counts as
-      "no answer".
+    threshold: if the odds of a question are larger than the threshold, its
+      prediction counts as "no answer".
     search: how the best threshold is found. "reachable" finds a threshold that
       gives the best score. "official" is the search of evaluate-v2.0.py. It may
       separate questions with equal odds, which no threshold can do, and its
@@ -146,10 +146,10 @@ def squad2(
 
 def _means(scores: np.ndarray, prefix: str) -> dict[str, float]:
   """Returns the means of scores [N, 2], in percent, and N."""
-  em, f = scores.mean(0) * 100.0
+  em, mean_f1 = scores.mean(0) * 100.0
   return {
     f"{prefix}exact": float(em),
-    f"{prefix}f1": float(f),
+    f"{prefix}f1": float(mean_f1),
     f"{prefix}total": float(len(scores)),
   }
 
@@ -177,7 +177,8 @@ def _best_threshold(
     raise ValueError(f"search {search!r} is not one of {', '.join(SEARCHES)}.")
   odds = np.asarray(null_odds, np.float64)
   # First predict "no answer" for all questions. Then predict answer after
-  # answer, beginning with the lowest odds. A gain changes the total score.
+  # answer, beginning with the lowest odds. Each answer adds its gain, which may
+  # be negative, to the total score.
   unanswerable_gains = np.where(is_empty, 0.0, -1.0)
   if search == "reachable":
     # An answer without words, such as "the" or ".", is correct if the question

@@ -44,7 +44,7 @@ def encode_sentences(
     task: a task of kind tagging.
     examples: examples with `words` and `tags`, see `encoded_rows`.
     vocabulary: turns text into ids.
-    length: the most tokens in a row.
+    length: the largest number of tokens in a row.
     with_context: True to fill the row of a sentence with pieces of its
       `document`, about equally many before and after the sentence.
 
@@ -66,17 +66,19 @@ def encode_sentences(
   # Example e has the pieces [bounds[e], bounds[e + 1]).
   bounds = flat_words.word_bounds[first_words].tolist()
   documents = _document_bounds(examples, bounds) if with_context else None
-  row_windows, long_sentences = [], []
+  row_windows, long_sentence_ids = [], []
   for example_index, (begin, end) in enumerate(itertools.pairwise(bounds)):
-    spans = window_bounds(end - begin, capacity, max(capacity // 2, 1))
-    if documents is not None and len(spans) == 1:
-      widened_span = _widen(begin, end, *documents[example_index], capacity)
-      row_windows.append(_Window(example_index, *widened_span, begin, end))
+    sentence_windows = window_bounds(
+      end - begin, capacity, max(capacity // 2, 1)
+    )
+    if documents is not None and len(sentence_windows) == 1:
+      widened_window = _widen(begin, end, *documents[example_index], capacity)
+      row_windows.append(_Window(example_index, *widened_window, begin, end))
       continue
-    window_of_piece = best_windows(end - begin, spans)
-    if len(spans) > 1:
-      long_sentences.append(str(examples[example_index]["id"]))
-    for window_index, (window_begin, window_end) in enumerate(spans):
+    window_of_piece = best_windows(end - begin, sentence_windows)
+    if len(sentence_windows) > 1:
+      long_sentence_ids.append(str(examples[example_index]["id"]))
+    for window_index, (window_begin, window_end) in enumerate(sentence_windows):
       # `window_of_piece` ascends, so a window's labelled pieces are adjacent.
       label_bounds = (
         begin
@@ -92,7 +94,7 @@ def encode_sentences(
   ]
   notes = {
     "words without a piece": words_without_piece,
-    "sentences in windows": long_sentences,
+    "sentences in windows": long_sentence_ids,
   }
   notes = {event: names for event, names in notes.items() if names}
   return EncodedExamples(_build_rows(layout, row_windows, flat_words), notes)
@@ -146,10 +148,11 @@ class _Window(NamedTuple):
 
   Attributes:
     example_index: the index of the example.
-    begin: the first piece.
-    end: the piece after the last one.
-    label_begin: the first piece that may have a label.
-    label_end: the piece after the last one that may have a label.
+    begin: the index of the row's first piece.
+    end: the index of the piece after the row's last piece.
+    label_begin: the index of the first piece that may have a label.
+    label_end: the index of the piece after the last piece that may have a
+      label.
   """
 
   example_index: int
@@ -186,8 +189,8 @@ def _widen(
 ) -> tuple[int, int]:
   """Widens [begin, end) to at most `capacity` pieces, equally on both sides.
 
-  The result stays in the document's pieces. If one side has too few pieces, the
-  opposite side gets more.
+  The result has only pieces of the document. If one side has too few pieces,
+  the opposite side gets more than half.
   """
   num_spare = capacity - (end - begin)
   num_added = min(

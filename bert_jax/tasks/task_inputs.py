@@ -151,7 +151,7 @@ def parse_inputs(task_format: TaskFormat, texts: Iterable[str]) -> list[Input]:
 
 
 def needs_labels(split: str) -> bool:
-  """Returns True if each line of the split must have a label (by its name)."""
+  """Returns True if each line of a split with this name must have a label."""
   return split.startswith(("train", "validation", "dev"))
 
 
@@ -167,7 +167,7 @@ def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
   records: dict[str, list[Record]] = {}
   task = task_format.task
   for split, path in inputs:
-    count_before = len(splits.setdefault(split, []))
+    num_before = len(splits.setdefault(split, []))
     needs_label = needs_labels(split)
     # No line of a test set may be skipped, because its predictions are matched
     # to lines by their order.
@@ -178,7 +178,7 @@ def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
         splits[split].append(example)
         # Do not keep the fields, because the example has the texts already.
         records.setdefault(split, []).append(record._replace(fields={}))
-    if len(splits[split]) == count_before:
+    if len(splits[split]) == num_before:
       raise UserError(f"{path} has no examples.")
   notes: list[str] = []
   if task.kind == "multi_label":
@@ -215,7 +215,7 @@ def _name_labels(
     task_format: the task and its columns.
     splits: split -> examples.
     records: split -> the record of each example, for messages.
-    notes: sentences that say how the lists were read are appended to it.
+    notes: a list; sentences that say how the labels were read are appended.
 
   Returns:
     The task. If the lists are numbers, its labels are set.
@@ -276,7 +276,7 @@ def _training_labels(
   splits: Mapping[str, Examples],
   records: Mapping[str, list[Record]],
 ) -> tuple[str, ...]:
-  """Returns the labels of the split "train"; without it, of the first split.
+  """Returns the labels of the split "train", or else of the first split.
 
   Raises:
     ValueError: there are fewer than two labels, or an example of any split has
@@ -315,27 +315,29 @@ def _check_tags(
   tag_names = {
     t for examples in splits.values() for e in examples for t in e["tags"] or ()
   }
-  unprefixed = tags.find_unprefixed(tag_names)
-  if unprefixed is None:
+  unprefixed_tag = tags.find_unprefixed(tag_names)
+  if unprefixed_tag is None:
     return
   for split, examples in splits.items():
     for example, record in zip(examples, records[split], strict=True):
-      if unprefixed in (example["tags"] or ()):
-        index = example["tags"].index(unprefixed)
+      if unprefixed_tag in (example["tags"] or ()):
+        index = example["tags"].index(unprefixed_tag)
         location = conll.location_of(record, index)
-        raise UserError(f"{location}: {tags.unprefixed_message(unprefixed)}")
+        raise UserError(
+          f"{location}: {tags.unprefixed_message(unprefixed_tag)}"
+        )
 
 
 def _set_ids(task: Task, split: str, examples: Examples) -> None:
   """Sets the `id` of each example to a text.
 
   Raises:
-    ValueError: two questions of a span task have one id.
+    ValueError: two questions of a span task have the same id.
   """
   earlier_ids = set()
   for i, example in enumerate(examples):
-    name = example.get("id")
-    example["id"] = str(i if name is None else name)
+    raw_id = example.get("id")
+    example["id"] = str(i if raw_id is None else raw_id)
     if task.kind == "span" and example["id"] in earlier_ids:
       raise UserError(
         f"split {split}: two questions have the id {example['id']!r}; each"

@@ -18,15 +18,15 @@ def window_bounds(
   """Returns windows [begin, end) over `num_tokens` tokens, without gaps.
 
   Each window begins `stride` tokens after the window before it (see
-  `last_is_full` for the last one). The last window holds the last token. A text
-  without tokens has one empty window.
+  `last_is_full` for the last window). The last window holds the last token. A
+  text without tokens has one empty window.
 
   Args:
     num_tokens: the number of tokens.
     capacity: the largest number of tokens in a window.
     stride: the number of tokens from the beginning of a window to the beginning
-      of the next window. If it is above `capacity`, `capacity` is used, because
-      no token may be left out.
+      of the next window. A stride above `capacity` is lowered to `capacity`,
+      because no token may be left out.
     last_is_full: True if the last window begins earlier, so that it has
       `capacity` tokens (or all tokens, if there are fewer).
 
@@ -39,8 +39,8 @@ def window_bounds(
       " both numbers must be positive."
     )
   stride = min(stride, capacity)
-  steps = max(0, -(-(num_tokens - capacity) // stride))
-  starts = [i * stride for i in range(steps + 1)]
+  num_steps = max(0, -(-(num_tokens - capacity) // stride))
+  starts = [i * stride for i in range(num_steps + 1)]
   if last_is_full:
     starts[-1] = max(num_tokens - capacity, 0)
   return [(start, min(start + capacity, num_tokens)) for start in starts]
@@ -85,32 +85,32 @@ def cut_into_windows(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
 
   Args:
     texts: the int32 ids of each text.
-    capacity: the most tokens in a row besides the special tokens.
+    capacity: the largest number of tokens in a row without special tokens.
 
   Returns:
-    For each row its one or two texts, or windows of them.
+    For each row, a list of one or two texts, or of windows of the texts.
   """
   if sum(map(len, texts)) <= capacity:
     return [list(texts)]
   if len(texts) == 1:
     return [[window] for window in _cut(texts[0], capacity)]
   first_text, second_text = texts
-  sizes = [len(first_text), len(second_text)]
+  capacities = [len(first_text), len(second_text)]
   longer_index = int(len(second_text) > len(first_text))
-  sizes[longer_index] = capacity - sizes[1 - longer_index]
-  if sizes[longer_index] < capacity // 2:
-    sizes = [capacity // 2, capacity // 2]
+  capacities[longer_index] = capacity - capacities[1 - longer_index]
+  if capacities[longer_index] < capacity // 2:
+    capacities = [capacity // 2, capacity // 2]
   return [
     [a, b]
-    for a in _cut(first_text, sizes[0])
-    for b in _cut(second_text, sizes[1])
+    for a in _cut(first_text, capacities[0])
+    for b in _cut(second_text, capacities[1])
   ]
 
 
 def _cut(ids: Ids, capacity: int) -> list[Ids]:
   """Cuts ids into windows that overlap by half."""
-  spans = window_bounds(len(ids), max(capacity, 1), max(capacity // 2, 1))
-  return [ids[begin:end] for begin, end in spans]
+  bounds = window_bounds(len(ids), max(capacity, 1), max(capacity // 2, 1))
+  return [ids[begin:end] for begin, end in bounds]
 
 
 def encode_in_windows(
@@ -131,7 +131,7 @@ def encode_in_windows(
   num_special = len(layout.begin) + len(layout.end)
   flat_ids, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
   ids = iter(np.split(flat_ids, np.cumsum(counts)[:-1]))
-  tokens, sizes, second_starts, example_indices = (
+  tokens, sizes, second_begins, example_indices = (
     [np.zeros(0, np.int32)],
     [0],
     [],
@@ -146,12 +146,12 @@ def encode_in_windows(
       row = layouts.lay_out(layout, window, length)
       tokens += row.id_arrays
       sizes.append(row.size)
-      second_starts.append(row.second_begin)
+      second_begins.append(row.second_begin)
       example_indices.append(i)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
-    np.array(second_starts, np.int32),
+    np.array(second_begins, np.int32),
     np.array(example_indices, np.int64),
     np.full(len(example_indices), -1, np.int32),
     np.zeros((0, 2), np.int32),
@@ -163,7 +163,7 @@ def encode_masked_texts(
 ) -> tuple[Rows, np.ndarray]:
   """Encodes texts with mask tokens: there is a row for each mask token.
 
-  A row has the tokens around its mask, among them nearby masks of the text.
+  A row has the tokens around its mask; these may include other masks.
 
   Args:
     texts: texts with the tokenizer's mask token.

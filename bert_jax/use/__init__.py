@@ -5,7 +5,7 @@ This room imports `devices`, `text`, `models`, `weights`, `corpus`, `tasks`,
 tokenizers, ml_collections and numpy. Only functions import h5py and tqdm.
 
 Start with `model.py`, whose methods only call the other files, and with
-`fill_mask.py`, a short one of them. `weights.load.open_model` opens the model
+`fill_mask.py`, which is short. `weights.load.open_model` opens the model
 that the functions take.
 
 * `model.py`: `bert_jax.load`, and the model for users that it returns.

@@ -1,7 +1,7 @@
 """Checks the arguments of the functions for notebooks, before any slow work.
 
 A wrong argument gets one sentence, which names the parameter. Python takes
-True for the number 1, but here a bool is no number.
+True for the number 1, but these functions do not accept a bool as a number.
 """
 
 import math
@@ -41,7 +41,7 @@ def check_count(
 
 
 def check_positive(name: str, value: Any) -> float:
-  """Returns a number above 0 as a float; raises a UserError for any other."""
+  """Returns a number above 0 as a float; raises a UserError if it is not."""
   number = _check_number(name, value)
   if not 0 < number < math.inf:
     raise UserError(f"{name}={value} must be above 0, and finite.")
@@ -49,7 +49,7 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def check_share(name: str, value: Any) -> float:
-  """Returns a number from 0 to below 1; raises a UserError for any other."""
+  """Returns a number from 0 to below 1 as a float; else raises a UserError."""
   number = _check_number(name, value)
   if not 0 <= number < 1:
     raise UserError(f"{name}={value} must be at least 0 and below 1.")
@@ -63,19 +63,19 @@ def check_bool(name: str, value: Any) -> None:
 
 
 def check_name(name: str, value: Any, meaning: str) -> None:
-  """Raises a UserError if an argument is not a string with characters.
+  """Raises a UserError if an argument is not a string, or is empty.
 
   Args:
     name: the parameter.
     value: the argument.
-    meaning: what the string is, with its article.
+    meaning: what the string is, for the message, such as "a name".
   """
   if not isinstance(value, str) or not value:
     raise UserError(f"{name}={value!r:.60} must be {meaning}, a string.")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-  """Raises a UserError if an argument is not one of some strings."""
+  """Raises a UserError if an argument is not one of `choices`."""
   if not isinstance(value, str):
     raise UserError(
       f"{name}={value!r:.60} must be a string, one of {', '.join(choices)}."
@@ -90,7 +90,7 @@ def check_path(name: str, value: Any, meaning: str) -> str:
   Args:
     name: the parameter.
     value: the argument, a string or an `os.PathLike` of strings.
-    meaning: what the path names, with its article.
+    meaning: what the path is, for the message, such as "the path of a file".
 
   Raises:
     UserError: the argument is no path, or is empty.
@@ -109,7 +109,7 @@ def given_names(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def _check_number(name: str, value: Any) -> float:
-  """Returns a number as a float; raises a UserError for anything else."""
+  """Returns a number as a float; raises a UserError if it is no number."""
   if _is_bool(value) or not isinstance(value, numbers.Real):
     raise UserError(f"{name}={value!r:.60} must be a number.")
   return float(value)

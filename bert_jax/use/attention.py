@@ -35,7 +35,7 @@ def attention(
   """Returns the attention probabilities of every layer and head.
 
   Args:
-    model: a Transformer. If it is ELECTRA, it has one tower.
+    model: a Transformer. An ELECTRA must have only one tower.
     texts: the texts; each must fit into one row of the model.
     report: called after each batch with the number of texts done so far.
 
@@ -46,17 +46,17 @@ def attention(
     UserError: the model has no tokenizer, or a text is too long.
   """
   encoded = likelihood.encode_and_check_length(model, texts)
-  rows = [tokens.ids for tokens in encoded]
+  ids_by_text = [tokens.ids for tokens in encoded]
   results: list[dict[str, Any]] = [{} for _ in texts]
   max_length, num_done = model.module.encoder.max_length, 0
-  for batch in row_batches.batches(rows, max_length, BATCH_TOKENS):
+  for batch in row_batches.batches(ids_by_text, max_length, BATCH_TOKENS):
     attention_by_layer = np.asarray(
       _probabilities(
         model.module.encoder, model.params["encoder"], batch.inputs
       )
     )
     for i, text_index in enumerate(batch.row_indices):
-      length = len(rows[text_index])
+      length = len(ids_by_text[text_index])
       results[text_index] = {
         "tokens": list(encoded[text_index].pieces),
         # Copy the slice, so that the memory of the whole batch can be freed.

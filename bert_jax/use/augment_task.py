@@ -1,6 +1,7 @@
 """Augments a task's training file for TinyBERT's task stages.
 
-The output has each line, and the line's variants with the line's label.
+The output has each line of the file, followed by the line's variants, which
+have the same label.
 `bert_jax prepare-task` reads the output as a file of the same task.
 """
 
@@ -21,7 +22,7 @@ _BREAKS = re.compile(r"[\t\r\n]")
 
 
 class AugmentedFile(NamedTuple):
-  """Says how many examples a file had and has after its augmentation.
+  """Says how many examples a file has before and after its augmentation.
 
   Attributes:
     num_read: the number of examples in the input.
@@ -57,8 +58,8 @@ def augment(
     task: the name of a published or custom task with one or two texts.
     source: the task's training file.
     target: the .tsv file to write. It is written completely or not at all.
-    vectors: a text file of GloVe. None means that a word of several pieces
-      stays unchanged.
+    vectors: a file in GloVe's text format. None leaves words of several pieces
+      unchanged.
     options: how variants are drawn.
     kind: the kind of a custom task; None means a published task.
     columns: the columns of a custom task; see `custom.parse_columns`.
@@ -91,10 +92,10 @@ def augment(
     pathlib.Path(partial_path).open("w", encoding="utf-8", newline="\n") as f,
   ):
     f.write("\t".join(column_names) + "\n")
-    for row in augmentation.add_variants(
+    for example in augmentation.add_variants(
       predictor, glove, options, examples, progress.report
     ):
-      f.write("\t".join([*row.texts, row.label]) + "\n")
+      f.write("\t".join([*example.texts, example.label]) + "\n")
       num_written += 1
   return AugmentedFile(num_read, num_written, skipped_lines)
 
@@ -149,7 +150,7 @@ def task_and_columns(
 def _read_examples(
   task_format: TaskFormat, path: str, skipped_lines: list[str]
 ) -> Iterator[Example]:
-  """Yields the examples of a file; adds lines without columns to a list."""
+  """Yields a file's examples; appends lines that lack columns to a list."""
   for record in task_format.read_records(path, skipped_lines):
     for example in task_format.parse_record(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
@@ -175,7 +176,7 @@ def _open_predictor(
   dtype: str,
   family: str | None,
 ) -> predict.Predictor:
-  """Opens a model; UserError if it fills no masks or has no WordPiece."""
+  """Opens a model that fills masks and has WordPiece, or raises UserError."""
   predictor = predict.open_predictor(
     path, batch_size, top_k=num_candidates, dtype=dtype, family=family
   )

@@ -25,7 +25,7 @@ from bert_jax.use import predict
 from bert_jax.use.predict import Predictor
 from bert_jax.use.word_vectors import WordVectors
 
-# The number of examples that are read, and whose words are predicted, together.
+# The number of examples that are read and processed together.
 CHUNK_SIZE = 256
 # The stop words of the released program. Words with an apostrophe are left out,
 # because the tokenizer splits them into several words.
@@ -56,8 +56,9 @@ class Options(NamedTuple):
     num_samples: the number of variants that are drawn for each text. Equal
       variants are written once.
     threshold: the probability that a word is replaced.
-    num_candidates: the number of candidates for a word. Pieces that do not
-      begin a word are then left out, so that fewer may remain.
+    num_candidates: the number of candidates that are looked up for a word.
+      Pieces that do not begin a word are then left out, so that fewer
+      candidates may remain.
     seed: the seed of all draws.
   """
 
@@ -109,8 +110,8 @@ def split_into_words(
       zip(ids, offsets, strict=True)
     ):
       piece = vocabulary.pieces[token_id]
-      # An unknown word keeps its text, which is lower-cased if the vocabulary
-      # does that.
+      # An unknown word keeps its text, in lower case if the vocabulary has only
+      # lower case.
       if token_id == unknown_id:
         piece = text[begin:end]
         piece = piece.lower() if vocabulary.lower_case else piece
@@ -150,16 +151,16 @@ def masked_rows(
   Returns:
     The rows, and the position of the mask in each row, int32 [N].
   """
-  row_ids, second_starts = [], []
+  row_ids, second_begins_of_rows = [], []
   for ids, index in masks:
     row = np.array([special.cls, *ids, special.sep, *ids, special.sep])[:length]
     row[1 + index] = special.mask
     row_ids.append(row.astype(np.int32))
-    second_starts.append(min(len(ids) + 2, length))
+    second_begins_of_rows.append(min(len(ids) + 2, length))
   rows = Rows(
     ids=np.concatenate([np.zeros(0, np.int32), *row_ids]),
     starts=np.cumsum([0, *map(len, row_ids)], dtype=np.int64),
-    second_begins=np.array(second_starts, np.int32),
+    second_begins=np.array(second_begins_of_rows, np.int32),
     example_indices=np.arange(len(masks)),
     labels=np.full(len(masks), -1, np.int32),
     offsets=np.zeros((0, 2), np.int32),
@@ -312,7 +313,7 @@ def add_variants(
     vectors: see `find_candidates`.
     options: how variants are drawn.
     examples: the examples. Their numbers, from 0, are keys of the draws.
-    report: called with the number of examples whose words are predicted.
+    report: called with the number of examples whose words are predicted so far.
   """
   example_number = 0
   for chunk in predict.chunks(iter(examples), CHUNK_SIZE):
@@ -328,7 +329,7 @@ def add_variants(
     chunk_candidates = find_candidates(
       predictor, vectors, split_texts, options.num_candidates, report_share
     )
-    words_by_text = {
+    words_and_candidates = {
       text: (split_text.words, word_candidates)
       for text, split_text, word_candidates in zip(
         texts, split_texts, chunk_candidates, strict=True
@@ -336,19 +337,21 @@ def add_variants(
     }
     for example in chunk:
       yield example
-      yield from _variants_of(example, words_by_text, options, example_number)
+      yield from _variants_of(
+        example, words_and_candidates, options, example_number
+      )
       example_number += 1
 
 
 def _variants_of(
   example: Example,
-  words_by_text: Mapping[str, tuple[list[str], WordCandidates]],
+  words_and_candidates: Mapping[str, tuple[list[str], WordCandidates]],
   options: Options,
   example_number: int,
 ) -> Iterator[Example]:
   """Yields the variants of an example without the example itself."""
   for text_number, text in enumerate(example.texts):
-    words, word_candidates = words_by_text[text]
+    words, word_candidates = words_and_candidates[text]
     sentences = draw_variants(
       text, words, word_candidates, options, example_number, text_number
     )

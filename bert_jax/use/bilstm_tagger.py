@@ -1,9 +1,9 @@
 """Trains a tagger on frozen features, as in BERT's feature-based experiment.
 
-Devlin et al. 2019, section 5.3 and Table 7, train "a randomly initialized
-two-layer 768-dimensional BiLSTM before the classification layer", and no
-parameter of BERT. The paper does not give the learning rate, batch size, epochs
-and dropout, so we chose the values here.
+Devlin et al. 2019, section 5.3 and Table 7, train only "a randomly initialized
+two-layer 768-dimensional BiLSTM before the classification layer", and do not
+change the parameters of BERT. The paper does not give the learning rate, batch
+size, epochs and dropout, so we chose the values here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ class BiLstmTagger(nn.Module):
       features: the vectors of words. Several layers, [b, l, k, d], are mixed
         with learnt weights. Vectors after the last word of a row are ignored.
       lengths: the number of words in each row.
-      train: True means that dropout is applied; it needs a "dropout" rng.
+      train: True applies dropout, which needs a "dropout" rng.
     """
     drop = nn.Dropout(self.dropout, deterministic=not train)
     x: Any = features
@@ -121,8 +121,8 @@ def batches(
     sentences: the sentences. A sentence without words is left out.
     batch_size: the number of rows in a batch. Empty rows fill up a batch that
       has fewer sentences.
-    rng: shuffles the batches, and sentences of equal length; None means that
-      the order stays.
+    rng: shuffles the batches, and sentences of equal length. If None, nothing
+      is shuffled.
 
   Yields:
     The indices of the sentences, int64 [n], and their batch.
@@ -207,7 +207,7 @@ def predict(
 
   Args:
     module: the tagger.
-    params: its parameters, from `fit`.
+    params: the tagger's parameters, from `fit`.
     sentences: the sentences. Their tags are not used.
     batch_size: the number of rows in a batch.
   """

@@ -13,11 +13,11 @@ from bert_jax.messages import UserError
 from bert_jax.use.text_inputs import parse_json_object
 
 NUM_FILES = 67
-# A term in the files -> its phenomenon in the paper, if their names differ. The
-# paper has 12 phenomena, but the files have 13 terms. From memory, the paper
-# counts the two files with this term as argument structure.
+# A term in the files -> the phenomenon in the paper, if the two names differ.
+# The paper has 12 phenomena, but the files have 13 terms. From memory, the
+# paper counts the two files with the term s-selection as argument structure.
 PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
-# Errors that unpacking and decoding raise, besides the errors of tarfile.
+# Unpacking and decoding raise these errors, and the errors of tarfile.
 _DAMAGE_ERRORS = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
@@ -44,8 +44,8 @@ def read(path: str, max_pairs: int | None = None) -> list[MinimalPairs]:
   Args:
     path: a folder, whose sub-folders are also read; or a tar file, which may be
       compressed.
-    max_pairs: the largest number of pairs to read from each file; None means
-      all.
+    max_pairs: the largest number of pairs to read from each file; None reads
+      all pairs.
 
   Raises:
     UserError: the path or a file cannot be read, there are no files, or a line
@@ -121,60 +121,70 @@ def accuracies(
   good_scores: Sequence[np.ndarray],
   bad_scores: Sequence[np.ndarray],
 ) -> dict[str, Any]:
-  """Returns the accuracy for each file, for each phenomenon, and for all.
+  """Returns the accuracy of each file and phenomenon, and the overall accuracy.
 
-  The accuracy for a phenomenon or for all is a mean over files. A pair with
-  equal scores counts as wrong.
+  The accuracy of a phenomenon and the overall accuracy are means over files. A
+  pair with equal scores counts as wrong.
 
   Args:
     files: the files whose sentences were scored.
     good_scores: the scores of the acceptable sentences of each file, [pairs].
     bad_scores: the scores of the unacceptable sentences of each file, [pairs].
   """
-  rows: dict[str, dict[str, Any]] = {}
+  file_results: dict[str, dict[str, Any]] = {}
   for file, scores_of_good, scores_of_bad in zip(
     files, good_scores, bad_scores, strict=True
   ):
-    rows[file.name] = {
+    file_results[file.name] = {
       "phenomenon": file.phenomenon,
       "accuracy": float(np.mean(scores_of_good > scores_of_bad)),
       "pairs": len(file.good_sentences),
       "ties": int(np.sum(scores_of_good == scores_of_bad)),
     }
   phenomena = {}
-  for name in sorted({row["phenomenon"] for row in rows.values()}):
+  for name in sorted(
+    {result["phenomenon"] for result in file_results.values()}
+  ):
     file_accuracies = [
-      r["accuracy"] for r in rows.values() if r["phenomenon"] == name
+      result["accuracy"]
+      for result in file_results.values()
+      if result["phenomenon"] == name
     ]
     phenomena[name] = {
       "accuracy": float(np.mean(file_accuracies)),
       "files": len(file_accuracies),
     }
-  overall = float(np.mean([row["accuracy"] for row in rows.values()]))
-  return {"accuracy": overall, "phenomena": phenomena, "files": rows}
+  overall = float(
+    np.mean([result["accuracy"] for result in file_results.values()])
+  )
+  return {"accuracy": overall, "phenomena": phenomena, "files": file_results}
 
 
 def markdown_table(results: Mapping[str, Any]) -> str:
-  """Returns a Markdown table: each phenomenon, and below it its files.
+  """Returns a Markdown table with a line for each phenomenon and each file.
 
   Args:
     results: the dict that `accuracies` returns.
   """
   lines = ["| phenomenon, file | pairs | accuracy |", "|---|---|---|"]
-  rows = results["files"]
+  file_results = results["files"]
   for name, phenomenon in results["phenomena"].items():
-    phenomenon_rows = {f: r for f, r in rows.items() if r["phenomenon"] == name}
-    num_pairs = sum(row["pairs"] for row in phenomenon_rows.values())
+    results_of_phenomenon = {
+      f: r for f, r in file_results.items() if r["phenomenon"] == name
+    }
+    num_pairs = sum(
+      result["pairs"] for result in results_of_phenomenon.values()
+    )
     lines.append(
       f"| **{name}** | {num_pairs:,} | {phenomenon['accuracy']:.4f} |"
     )
     lines += [
       f"| {f} | {r['pairs']:,} | {r['accuracy']:.4f} |"
-      for f, r in phenomenon_rows.items()
+      for f, r in results_of_phenomenon.items()
     ]
-  total_pairs = sum(row["pairs"] for row in rows.values())
+  total_pairs = sum(result["pairs"] for result in file_results.values())
   lines.append(
-    f"| **mean of {len(rows)} of {NUM_FILES} files** | {total_pairs:,} |"
-    f" {results['accuracy']:.4f} |"
+    f"| **mean of {len(file_results)} of {NUM_FILES} files** | {total_pairs:,}"
+    f" | {results['accuracy']:.4f} |"
   )
   return "\n".join(lines)

@@ -27,13 +27,14 @@ def evaluate(
       transformers folder.
     data_path: the task folder.
     split: the split's name.
-    output: a folder for the predictions in the official format; if it is None,
-      no files are written.
+    output: a folder for the predictions in the official format; None writes no
+      files.
     batch_size: the number of rows in a batch.
     official_threshold: if True, searches for the best threshold of SQuAD 2.0,
       as evaluate-v2.0.py does.
     dtype: the dtype of the computation.
-    family: the family of a transformers folder whose config.json names none.
+    family: the family of a transformers folder whose config.json names no
+      family.
 
   Returns:
     The scores by the names of the task's metrics, and the paths of the written
@@ -57,7 +58,7 @@ def evaluate(
   )
   predict.match_labels(
     predictor, task_split, data_path
-  )  # Refuses a model with other labels than the task's.
+  )  # Refuses a model whose labels differ from the task's.
   if any(metrics.gold_label(task, e) is not None for e in task_split.examples):
     metrics.check_packages(task)
   if predictor.max_length < max_length:

@@ -4,9 +4,9 @@ The file is a zip archive with `meta.json`, a `jax.export` program for each of a
 few lengths, the parameters as .npy files, and the tokenizer's files. A program
 takes any number of rows.
 
-The file runs without the Python code of models, on the platforms that it names,
-also with later versions of jax. jax promises to read exported programs for at
-least half a year.
+The file runs without the Python code of models, on the platforms that its
+`meta.json` names. Later versions of jax can also run the file: jax promises
+to read exported programs for at least half a year.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
 INPUT_KEYS = ("input_ids", "segment_ids", "sequence_ids")
 _META_NAME = "meta.json"
-# A function from the parameters by path, and an array [b, l] for each of
-# `INPUT_KEYS`, to logits [b, ...].
+# A function that returns logits [b, ...]. Its arguments are the parameters by
+# path, and an array [b, l] for each of `INPUT_KEYS`.
 Program = Callable[..., Array]
 
 
@@ -81,8 +81,8 @@ def save(
     model: the fine-tuned model.
     lengths: the lengths of rows, in tokens. A length that the model cannot read
       is replaced by the largest length that it can read.
-    platforms: the platforms on which the file must run. This machine need not
-      be one of them.
+    platforms: the platforms on which the file must run. The platform of this
+      machine may be missing.
     dtype: the dtype of the computation.
 
   Returns:
@@ -278,8 +278,9 @@ def load(path: str, batch_size: int = 32, no_answer: bool = False) -> Predictor:
 def _make_step(programs: Mapping[int, Program]) -> Program:
   """Returns a function from parameters and a batch to logits.
 
-  The function pads a batch to the next length that has a program. If each token
-  has logits, the logits have the length of that program.
+  Each program has one length of rows. The function pads the rows of a batch to
+  the smallest of these lengths that holds them. If each token has logits, the
+  logits have the length of the program.
   """
 
   def step(params: dict[str, Array], batch: dict[str, Array]) -> Array:

@@ -1,7 +1,7 @@
 """Writes features to files: JSONL, npz, HDF5.
 
 An npz or HDF5 file has the arrays `ids` and `vectors`. If each token has a
-vector, it also has `tokens` and `starts`: the tokens of text i are rows
+vector, the file also has `tokens` and `starts`: text i has the entries
 starts[i] to starts[i + 1] - 1 of `tokens` and `vectors`.
 """
 
@@ -31,8 +31,8 @@ def write(path: str, features: Iterable[Features]) -> int:
 
   Args:
     path: the file, whose extension is .jsonl, .npz, .h5 or .hdf5.
-    features: the features of texts. Either all texts have one vector each, or
-      all have a vector for each token.
+    features: the features of texts. Either each text has one vector, or each
+      text has a vector for each token.
 
   Returns:
     The number of texts.
@@ -89,7 +89,7 @@ def _write_jsonl(path: str, features: Iterable[Features]) -> int:
 
 
 def _write_npz(path: str, features: Iterable[Features]) -> int:
-  """Writes the arrays of all texts, which it first collects in memory.
+  """Collects the features of all texts in memory, and writes their arrays.
 
   Raises:
     UserError: the ids or the tokens are too long for an array.
@@ -115,7 +115,7 @@ def _arrays(features: list[Features]) -> dict[str, Any]:
   """Returns name -> array of numbers or list of strings.
 
   Strings are not put into an array here, because each element of an array
-  takes as much memory as its longest string.
+  takes as much memory as the longest string of the array.
   """
   ids = [_without_nul(str(text.id)) for text in features]
   if not features or features[0].tokens is None:
@@ -131,7 +131,7 @@ def _arrays(features: list[Features]) -> dict[str, Any]:
 
 
 def _without_nul(text: str) -> str:
-  """Replaces NUL. HDF5 cannot store it; NumPy drops it at a string's end."""
+  """Replaces NUL, which HDF5 cannot store and NumPy drops at a string's end."""
   return text.replace("\0", "\ufffd")
 
 
@@ -217,7 +217,7 @@ def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
 
 
 def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
-  """Adds rows to a dataset of an HDF5 file, and makes the dataset if needed."""
+  """Appends to a dataset of an HDF5 file, which is made if it is missing."""
   if name not in file:
     import h5py
 
@@ -293,11 +293,11 @@ def extract_file(
     note(f"note: {line}.")
   with Progress(f"writing {target}") as progress:
     progress.describe("compiling")
-    vectors = features.extract_texts(
+    features_of_texts = features.extract_texts(
       opened_model,
       text_inputs.read_texts(source),
       spec,
       batch_tokens,
       lambda num_done: progress.describe(f"{num_done:,} texts done"),
     )
-    return write(target, vectors)
+    return write(target, features_of_texts)

@@ -32,8 +32,8 @@ UNITS = ("piece", "word", "cls", "mean", "max")
 # The units that give one vector for each text.
 TEXT_UNITS = ("cls", "mean", "max")
 PIECE_CHOICES = ("first", "mean")
-# The number of texts in a block: they are sorted by length together, and the
-# memory holds the vectors of all of them.
+# The number of texts in a block. The texts of a block are sorted by length, and
+# the memory holds the vectors of the whole block.
 BLOCK_SIZE = 1024
 
 
@@ -65,7 +65,7 @@ class Spec(NamedTuple):
     mix: the learnt weights of the layers, before their softmax. They are empty
       unless `combine` is "mix".
     gamma: the factor of the weighted sum of "mix".
-    unit: what gets a vector. None is only for `complete_spec`, and means the
+    unit: what gets a vector. Only `complete_spec` accepts None, which means the
       model's pooling.
     pieces: how the vector of a word is made: "first" takes the vector of its
       first piece, "mean" takes the mean over all its pieces.
@@ -189,8 +189,8 @@ def complete_spec(
 ) -> tuple[Spec, list[str]]:
   """Fills in the unit of a spec whose `unit` is None.
 
-  If the model's pooling is taken, and the model divides its vectors by their
-  length, `normalize` becomes True.
+  If the model's pooling is taken, and the model divides its pooled vectors by
+  their length, `normalize` becomes True.
 
   Args:
     model: a model of any family.
@@ -263,7 +263,8 @@ def num_layers_with_embeddings(model: OpenedModel) -> int:
 
 def check_spec(model: OpenedModel, spec: Spec) -> None:
   """Raises a UserError if a model cannot compute the vectors of a spec."""
-  count, family = num_layers_with_embeddings(model), model.config["family"]
+  num_layers = num_layers_with_embeddings(model)
+  family = model.config["family"]
   if "encoder" not in model.params:
     raise UserError(
       "the model has both towers of ELECTRA; load it with tower="
@@ -276,10 +277,10 @@ def check_spec(model: OpenedModel, spec: Spec) -> None:
         f"{name}={getattr(spec, name)!r} is not one of {', '.join(allowed)}."
       )
   for layer in spec.layers or ():
-    if not -count <= layer < count:
+    if not -num_layers <= layer < num_layers:
       raise UserError(
-        f"layer {layer}: the model has layers 0 (embeddings) to {count - 1}; -1"
-        " is the last one."
+        f"layer {layer}: the model has layers 0 (embeddings) to"
+        f" {num_layers - 1}; -1 is the last layer."
       )
   if not spec.layers:
     raise UserError("no layer is chosen; give the number of at least one.")
@@ -313,7 +314,7 @@ def compute_layers(
   batch: dict[str, Array],
   layers: Sequence[int],
 ) -> list[Float[Array, "b l d"]]:
-  """Runs an encoder of any family, and returns some of its layers.
+  """Runs an encoder of any family, and returns the outputs of some layers.
 
   Args:
     encoder: the encoder of an opened model.
@@ -328,7 +329,8 @@ def compute_layers(
     return [all_layers[:, layer] for layer in layers]
   layer_count = encoder.num_layers + 1
   layer_indices = [layer % layer_count for layer in layers]
-  # The fast kernels compute only the last layer, so use them if that is enough.
+  # The fast kernels return only the last layer, so collect all layers only if
+  # an earlier layer is needed.
   needs_earlier_layers = set(layer_indices) != {layer_count - 1}
   apply_encoder = functools.partial(encoder.apply, variables)
   last_layer, collected = encode(
@@ -360,8 +362,8 @@ def _compute_vectors(
   if weights is None:
     return x
   if spec.unit == "max":
-    is_taken = jnp.expand_dims(weights > 0, range(2, x.ndim))
-    return jnp.where(is_taken, x, -jnp.inf).max(1)
+    has_weight = jnp.expand_dims(weights > 0, range(2, x.ndim))
+    return jnp.where(has_weight, x, -jnp.inf).max(1)
   return jnp.einsum("bl,bl...->b...", weights, x)
 
 
@@ -477,7 +479,8 @@ def _windows_of(
       [head_ids, encoded.ids[begin + start : begin + stop], tail_ids]
     )
     is_last = i + 1 == len(bounds)
-    # The head has `begin` tokens, so position p of the text is p - start here.
+    # The head has `begin` tokens, so position p of the text is position
+    # p - start of the window.
     taken_end = (
       num_tokens if is_last else begin + (stop + bounds[i + 1][0]) // 2
     )
@@ -521,8 +524,8 @@ def _features_of(
   Args:
     text: the text.
     encoded: the tokens of the text.
-    x: the vectors of the tokens; if the text has one vector, the sum or maximum
-      of the vectors of its rows.
+    x: the vectors of the tokens; if the text gets only one vector, the sum or
+      the maximum of the vectors of the text's rows.
     num_rows: the number of the text's rows.
     spec: which vectors to compute.
   """
@@ -538,8 +541,8 @@ def _features_of(
   else:
     token_names, x = _words_with_vectors(text, encoded, x, spec.pieces)
   if spec.normalize:
-    # torch.nn.functional.normalize, which sentence-transformers uses, also
-    # divides by 1e-12 at least.
+    # Divide by 1e-12 or more, as torch.nn.functional.normalize does, which
+    # sentence-transformers uses.
     norms = np.linalg.norm(x, axis=-1, keepdims=True)
     x = x / np.maximum(norms, np.float32(1e-12))
   return Features(
@@ -550,7 +553,7 @@ def _features_of(
 def _words_with_vectors(
   text: Text, encoded: Tokens, x: np.ndarray, piece_choice: str
 ) -> tuple[list[str], np.ndarray]:
-  """Returns the words, and their vectors, computed from vectors of pieces."""
+  """Returns the words and their vectors, computed from the pieces' vectors."""
   # ELMo's tokens are words.
   if len(encoded.ids) and encoded.ids.ndim > 1:
     return encoded.pieces[1:-1], x[1:-1]

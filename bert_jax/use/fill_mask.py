@@ -77,15 +77,16 @@ def log_probabilities(
 def _top_pieces(
   module: nn.Module,
   top_k: int,
-  piece_count: int,
+  num_pieces: int,
   params: Any,
   inputs: Mapping[str, Array],
   positions: Int[Array, "b m"],
 ) -> tuple[Float[Array, "b m k"], Int[Array, "b m k"]]:
   """Returns the log-probabilities and ids of the `top_k` likeliest pieces."""
   log_p = log_probabilities(module, params, inputs, positions)
-  # Rows of the word table beyond the pieces only pad it to a round number.
-  return jax.lax.top_k(log_p[..., :piece_count], top_k)
+  # The word table may have more rows than there are pieces. These rows only
+  # make the number of rows round.
+  return jax.lax.top_k(log_p[..., :num_pieces], top_k)
 
 
 def encode(
@@ -122,7 +123,7 @@ def encode(
   return rows, positions
 
 
-# The (piece, probability) of the likeliest pieces for one mask.
+# The likeliest pieces for one mask, each with its probability.
 Candidates = list[tuple[str, float]]
 
 
@@ -229,17 +230,17 @@ def make_results(
   assert mask_id is not None  # `encode` has checked this.
   spelling = model.vocabulary.pieces[mask_id]
   decode = model.vocabulary.plain_text_tokenizer.decoder.decode
-  rows = []
+  results = []
   for text, masks in zip(texts, masks_of_texts, strict=True):
     filled_text, *texts_after = text.split(spelling)
     for candidates, text_after in zip(masks, texts_after, strict=False):
       filled_text += decode([candidates[0][0]]).strip() + text_after
-    mask_rows = [
+    mask_dicts = [
       [{"token": piece, "probability": p} for piece, p in candidates]
       for candidates in masks
     ]
-    rows.append({"text": text, "filled": filled_text, "masks": mask_rows})
-  return rows
+    results.append({"text": text, "filled": filled_text, "masks": mask_dicts})
+  return results
 
 
 def format_row(row: Mapping[str, Any]) -> str:

@@ -23,9 +23,9 @@ from bert_jax.use.trained import Config, Trained
 HELD_OUT_SHARE = 0.1
 # The default config logs about this many rows, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
-# Kind -> its config. A kind that is not here has the config "own".
+# Kind -> name of its default config. Every other kind has the config "own".
 _CONFIG_BY_KIND = {"span": "squad:squad"}
-# Lengths of batches that a config of long rows gets in addition.
+# Buckets that are added if all buckets of the config are longer.
 _SHORT_BUCKETS = (32, 64)
 # Key of a config -> the parameter that sets it.
 _PARAMETER_BY_KEY = trained.PARAMETER_BY_KEY | {
@@ -92,15 +92,15 @@ def finetune(
     epochs: how often each row is used.
     batch_size: the number of rows of a step.
     learning_rate: the highest learning rate, after the warm-up.
-    length: the most tokens of a row; a longer text is cut, or read in windows
-      if the kind is tagging or span. By default 128, for questions 384, but
-      never more than the model can read.
+    length: the largest number of tokens of a row; a longer text is cut, or read
+      in windows if the kind is tagging or span. By default 128, or 384 for
+      questions, but never more than the model can read.
     seed: decides the order of rows, the held-out rows and the new head's
       parameters. None means 0.
     config: a ConfigDict, which is taken as it is; the name of a config, such as
       "glue:rte,roberta"; or a dict of keys to change, such as
       {"schedule.warmup": 0.06}. `bert_jax config own` prints all keys.
-      `batch_size`, `learning_rate`, `seed` and `epochs` override it.
+      `batch_size`, `learning_rate`, `seed` and `epochs` override the config.
     workdir: the run's folder. A repeated call with this folder continues a run
       that was stopped, and returns at once if the run is complete. By default a
       temporary folder, which is deleted when Python ends.
@@ -169,9 +169,10 @@ def _finetune(
   config: Config,
   workdir: str | os.PathLike[str] | None,
 ) -> Trained:
-  """Does what `finetune` does, after it has checked single arguments.
+  """Does the work of `finetune`, which has checked each argument by itself.
 
-  All data are checked before the model is opened, because that takes seconds.
+  All data are checked before the model is opened, because opening takes
+  seconds.
 
   Args:
     model: see `finetune`.
@@ -241,7 +242,10 @@ def _split_rows(
 def _say_task(
   task_format: TaskFormat, splits: dict[str, list[Record]], held_out_note: str
 ) -> None:
-  """Prints what a run learns, because much of it may come from the data."""
+  """Prints the task's kind and labels, and the numbers of rows.
+
+  The data may have decided them, so the user should see them.
+  """
   kind, labels = task_format.task.kind, task_format.task.labels
   names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
   labels_text = f" into {len(labels)} labels ({names})" if labels else ""
@@ -261,15 +265,15 @@ def _prepare_task(
   length: int | None,
   folder: str,
 ) -> dict[str, Any]:
-  """Writes the tokenizer and the task into a run's folder, if they are new.
+  """Writes the tokenizer and the task, unless the run's folder has them.
 
   Args:
     open_model: returns the model to start from. It is not called if the folder
       has the tokenizer and the task already.
     task_format: the task.
     inputs: the inputs of the task.
-    length: the most tokens of a row; None means the task's length, or the
-      largest length of the model if that is less.
+    length: the largest number of tokens of a row; None means the task's length,
+      or the model's largest length if this is less.
     folder: the run's folder.
 
   Returns:
@@ -327,6 +331,6 @@ def _set_defaults(
     shorter_buckets = sorted(bucket for bucket in buckets if bucket < length)
     config["data"]["buckets"] = (*shorter_buckets, length)
   if "log.every" not in changed_keys:
-    num_batches = task_meta["splits"]["train"]["rows"] / config["batch_size"]
-    num_steps = config["total_steps"] or num_batches * config["data"]["epochs"]
+    epoch_steps = task_meta["splits"]["train"]["rows"] / config["batch_size"]
+    num_steps = config["total_steps"] or epoch_steps * config["data"]["epochs"]
     config["log"]["every"] = max(1, min(20, int(num_steps / _NUM_LOGGED_ROWS)))

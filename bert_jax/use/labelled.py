@@ -1,4 +1,4 @@
-"""Reads users' tables of labelled examples: the data of `finetune`."""
+"""Reads tables of labelled examples, which users pass to `finetune`."""
 
 import difflib
 import hashlib
@@ -21,9 +21,9 @@ from bert_jax.use import results
 KINDS = (*custom.KINDS, "span")
 # The columns of a table of questions.
 QUESTION_COLUMNS = ("question", "context", "answers")
-# The column of the second texts of pairs, if the user names none.
+# The column of the second texts of pairs, if the user names no column.
 _PAIR_COLUMN = "text_pair"
-# The types of collections that are no column: they have one text, or no order.
+# Values of these types have a length, but are not accepted as a column.
 _NO_COLUMN_TYPES = (str, bytes, Mapping, set, frozenset)
 _EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 
@@ -38,16 +38,16 @@ def read(
       `datasets.Dataset`; a dict of columns; a list of dicts, or of tuples
       (text, label), where a text may be a pair of texts.
     name: the name of the argument, for messages.
-    text: the name that a tuple's text gets; None means "text".
-    label: the name that a tuple's label gets; None means "label". If this
+    text: the column of a tuple's text; None means "text".
+    label: the column of a tuple's label; None means "label". If this
       column is a `datasets.ClassLabel`, its numbers are replaced by names.
 
   Returns:
-    The rows, whose fields have plain values of Python. NaN is None.
+    The rows. Their fields have plain Python values; NaN becomes None.
 
   Raises:
-    UserError: there are no rows, or `data` is of no type that can be read, such
-      as a set, whose rows have no order.
+    UserError: there are no rows, or the type of `data` cannot be read. A set
+      cannot be read, because its rows have no order.
   """
   text, label = text or "text", label or "label"
   if isinstance(data, set | frozenset):
@@ -165,13 +165,13 @@ def _names_of_class_label(data: Any, label: str) -> list[str] | None:
 
 def _label_names_of_row(row: Record, label: str, names: Sequence[str]) -> Any:
   """Returns a row's label, or its list of labels, as names."""
-  content = row.fields[label]
-  if isinstance(content, list):
-    return [names[x] if type(x) is int else x for x in content]
+  value = row.fields[label]
+  if isinstance(value, list):
+    return [names[x] if type(x) is int else x for x in value]
   # `datasets` writes -1 for a label that is not known.
-  if type(content) is not int:
-    return content
-  return names[content] if 0 <= content < len(names) else None
+  if type(value) is not int:
+    return value
+  return names[value] if 0 <= value < len(names) else None
 
 
 def hold_out(
@@ -181,7 +181,7 @@ def hold_out(
 
   Args:
     rows: the rows.
-    share: the share of the rows to evaluate on; at least one row is taken.
+    share: the share of the rows to evaluate on, which get at least one row.
     seed: the seed of the random choice of rows.
 
   Raises:
@@ -207,9 +207,9 @@ def hold_out(
 def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
   """Returns the kind of a task, from its first text and from all labels.
 
-  If the text is a list of words, the kind is tagging. If a label is a list,
-  several labels may apply. If all labels are numbers, and one is not whole, the
-  kind is regression. All other labels are classes.
+  If the first text is a list of words, the kind is tagging. If a label is a
+  list, the kind is multi_label. If all labels are numbers, and at least one is
+  not a whole number, the kind is regression. Otherwise it is classification.
   """
   fields = rows[0].fields
   if isinstance(fields.get(text), list):
@@ -233,7 +233,8 @@ class Columns:
 
   Attributes:
     kind: one of `KINDS`.
-    name_by_role: the role of a column in `custom.Columns` -> its name.
+    name_by_role: role in `custom.Columns` -> name of the column; {} for kind
+      span.
   """
 
   def __init__(
@@ -249,9 +250,11 @@ class Columns:
     Args:
       rows: the rows to train on.
       kind: one of `KINDS`; None means that the data decide.
-      text: the column of texts; by default "text", or else "words".
+      text: the column of texts; by default "text", or "words" if there is no
+        column "text".
       pair: the column of second texts; by default "text_pair", if it exists.
-      label: the column of labels; by default "label", or else "tags".
+      label: the column of labels; by default "label", or "tags" if there is no
+        column "label".
 
     Raises:
       UserError: the kind is unknown, or a column is missing.
@@ -300,7 +303,7 @@ class Columns:
   def rename_columns(self, row: Record) -> Record:
     """Returns a row whose columns are renamed to their roles.
 
-    A question keeps its columns, and gets an `id` and a `title` if it has none.
+    A question keeps its columns. It gets an `id` or a `title` if it has none.
     """
     if self.kind == "span":
       fields = {"id": row.location, "title": "", **row.fields}
@@ -355,8 +358,8 @@ def make_task(
 ) -> tuple[TaskFormat, list[Input]]:
   """Returns a task and its inputs for `prepare_task.prepare`.
 
-  The inputs are in memory. The name of an input has a digest of its rows, so
-  that a task folder is used again only if no row has changed.
+  The inputs are in memory. The `path` of an input holds a digest of its rows,
+  so that a task folder is used again only if no row has changed.
 
   Args:
     columns: the columns of the rows.
@@ -478,7 +481,7 @@ def _find_label_names(
       for row in rows
     }
     labels = tuple(sorted(filter(None, names)))
-    _check_number(labels, "class", "a classification")
+    _check_num_labels(labels, "class", "a classification")
     return labels
   label_lists = [
     (label_fields.read_list(row, column, True), True) for row in rows
@@ -491,7 +494,7 @@ def _find_label_names(
     for name in label_fields.label_names(values or (), (), row.location)
   }
   labels = tuple(sorted(label_names))
-  _check_number(labels, "label", "a task with several labels of a text")
+  _check_num_labels(labels, "label", "a task with several labels of a text")
   return labels
 
 
@@ -520,7 +523,7 @@ def _find_tags(columns: Columns, rows: Sequence[Record]) -> tuple[str, ...]:
   labels = custom.collect_labels(
     "tagging", [{"tags": names} for names in tags_by_row]
   )
-  _check_number(labels, "tag", "a task of tags")
+  _check_num_labels(labels, "tag", "a task of tags")
   unprefixed_tag = tags.find_unprefixed(labels)
   if unprefixed_tag is not None:
     for row, names in zip(rows, tags_by_row, strict=True):
@@ -531,7 +534,7 @@ def _find_tags(columns: Columns, rows: Sequence[Record]) -> tuple[str, ...]:
   return labels
 
 
-def _check_number(labels: Sequence[str], unit: str, task: str) -> None:
+def _check_num_labels(labels: Sequence[str], unit: str, task: str) -> None:
   """Raises a UserError if a task has fewer than two labels."""
   if len(labels) < 2:
     names = f" ({labels[0]})" if labels else ""

@@ -90,6 +90,7 @@ def check_method(model: OpenedModel, method: str) -> None:
   if method not in METHODS:
     raise UserError(f"method {method!r} is not one of {', '.join(METHODS)}.")
   head_method = default_method(model)
+  # A head for "pll" also fits "pll_word_l2r".
   if not method.startswith(head_method):
     raise UserError(
       f"method {method!r} does not fit this model's head; choose"
@@ -145,7 +146,7 @@ def score(
 def encode_and_check_length(
   model: OpenedModel, texts: Sequence[Text]
 ) -> list[Tokens]:
-  """Encodes texts; raises a UserError if one is longer than a model's row."""
+  """Encodes texts; raises a UserError if a text does not fit into one row."""
   encoded = text_inputs.encode(model, texts)
   max_length = model.module.encoder.max_length
   for text, encoding in zip(texts, encoded, strict=True):
@@ -300,13 +301,13 @@ def predict_blanks(
   """Fills the blank of each text with the most likely piece (a cloze test).
 
   To find the answer's piece, the text is also encoded with the answer in its
-  blank. If the answer is not a single piece there, no prediction counts as
-  right.
+  blank. If the answer is not a single piece in that text, no prediction counts
+  as right.
 
   Args:
     model: a masked language model.
-    texts: texts with one `[MASK]` each, even for a model whose mask has
-      another spelling.
+    texts: texts with one `[MASK]` each, also for a model whose mask is not
+      spelt `[MASK]`.
     answers: the right word for each blank.
     batch_tokens: the largest number of tokens in a batch, with padding.
 
@@ -322,14 +323,17 @@ def predict_blanks(
         f"{text[:60]!r} has [MASK] {text.count('[MASK]')} times; it must have"
         " it exactly once."
       )
-  pairs = zip(texts, answers, strict=True)
+  text_answer_pairs = zip(texts, answers, strict=True)
   encoded = encode_and_check_length(
     model,
     [text_inputs.text_of_string("", t.replace("[MASK]", mask)) for t in texts],
   )
   encoded_with_answers = text_inputs.encode(
     model,
-    [text_inputs.text_of_string("", t.replace("[MASK]", a)) for t, a in pairs],
+    [
+      text_inputs.text_of_string("", text.replace("[MASK]", answer))
+      for text, answer in text_answer_pairs
+    ],
   )
   rows = []
   answer_ids: list[int | None] = []

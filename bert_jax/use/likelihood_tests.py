@@ -25,17 +25,18 @@ def run_tests(
 
   Args:
     model_path: a path that `open_model` opens.
-    blimp_path: a folder or tar file with BLiMP's .jsonl files; if None, this
-      test is left out.
+    blimp_path: a folder or tar file with BLiMP's .jsonl files; None leaves the
+      test on BLiMP out.
     cloze_path: a .jsonl file, where each line has a "text" with one [MASK] and
-      an "answer"; if None, this test is left out.
+      an "answer"; None leaves the test on blanks out.
     method: how BLiMP's sentences are scored; see `likelihood.score`. If
       None, the model's head decides.
     max_pairs: the largest number of pairs to take from each file of BLiMP; None
-      takes all.
+      takes all pairs.
     batch_tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
-    family: the family of a transformers folder whose config.json names none.
+    family: the family of a transformers folder whose config.json names no
+      family.
     tower: "discriminator" or "generator" of an ELECTRA; None means the
       discriminator.
 
@@ -75,14 +76,14 @@ def run_blimp(
   max_pairs: int | None,
   batch_tokens: int,
 ) -> dict[str, Any]:
-  """Scores both sentences of each pair; returns `blimp.accuracies` of them.
+  """Scores both sentences of each pair; returns the dict of `blimp.accuracies`.
 
   Args:
     model: a model with a pre-training head.
     path: see `blimp.read`.
     method: see `likelihood.score`.
     max_pairs: the largest number of pairs to take from each file; None takes
-      all.
+      all pairs.
     batch_tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
@@ -99,12 +100,12 @@ def run_blimp(
       model, texts, method, batch_tokens, progress.report
     )
   _check_finite(scores)
-  counts = [
+  sentence_counts = [
     len(sentences)
     for file in files
     for sentences in (file.good_sentences, file.bad_sentences)
   ]
-  scores_by_list = np.split(scores, np.cumsum(counts)[:-1])
+  scores_by_list = np.split(scores, np.cumsum(sentence_counts)[:-1])
   return blimp.accuracies(files, scores_by_list[::2], scores_by_list[1::2])
 
 
@@ -124,8 +125,8 @@ def run_cloze(
   """
   texts, answers = [], []
   for line_number, line in enumerate(text_inputs.read_lines(path), 1):
-    row = text_inputs.parse_json_object(line, f"{path}:{line_number}")
-    text, answer = row.get("text"), row.get("answer")
+    json_object = text_inputs.parse_json_object(line, f"{path}:{line_number}")
+    text, answer = json_object.get("text"), json_object.get("answer")
     if not isinstance(text, str) or text.count("[MASK]") != 1:
       raise UserError(
         f'{path}:{line_number}: the line must have a "text" with one [MASK].'
@@ -150,7 +151,7 @@ def run_cloze(
 
 
 def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
-  """Raises a UserError if a score is not finite (NaN would count as wrong)."""
+  """Raises a UserError if a score is not finite; NaN would count as wrong."""
   if not np.isfinite(scores).all():
     raise UserError(
       "the model's scores are not finite; use a checkpoint whose parameters are"
@@ -163,11 +164,11 @@ def _print_results(results: dict[str, Any]) -> None:
   if "blimp" in results:
     print(blimp.markdown_table(results["blimp"]))
   if "cloze" in results:
-    row = results["cloze"]
-    mean_log_p = row["mean_log_probability"]
+    cloze = results["cloze"]
+    mean_log_p = cloze["mean_log_probability"]
     mean_text = "none" if mean_log_p is None else f"{mean_log_p:.4f}"
     print(
-      f"cloze: accuracy {row['accuracy']:.4f} of {row['texts']:,} texts;"
-      f" {row['answers_of_several_pieces']:,} answers are not a single piece;"
+      f"cloze: accuracy {cloze['accuracy']:.4f} of {cloze['texts']:,} texts;"
+      f" {cloze['answers_of_several_pieces']:,} answers are not a single piece;"
       f" the other answers have mean log P {mean_text}"
     )

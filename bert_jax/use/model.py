@@ -6,10 +6,11 @@
 'The cat sat on the mat.'
 
 One rule holds for all methods. One text (a string, a dict, or a pair in a
-tuple) gives one result. A list of texts, or another collection of them, gives
-as many results, in order. Numbers come as one NumPy array with an entry for
-each text. Everything else comes as a list with a dict for each text; a
-notebook shows the list as a table, and `pandas.DataFrame` takes it.
+tuple) gives one result. A list or another collection of texts gives a result
+for each text, in order. Results that are numbers or vectors come as one NumPy
+array with an entry for each text. All other results come as a list with a dict
+for each text; a notebook shows the list as a table, and `pandas.DataFrame`
+takes it.
 """
 
 import functools
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 def _names_parameters(function: Callable[P, T]) -> Callable[P, T]:
-  """Makes the messages of a function name parameters, not flags."""
+  """Makes the messages of a function use parameters' names, not flags."""
 
   @functools.wraps(function)
   def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,8 +84,8 @@ def load(
       for the best checkpoint or the checkpoint of a step; a folder that
       `bert_jax convert` or `save` wrote; a folder of transformers; "mini", the
       model that the package ships; the name of a model on the Hugging Face hub.
-    family: the family of a folder of transformers, if its config.json does not
-      name the family.
+    family: the family of a folder of transformers; needed only if the folder's
+      config.json does not name a family.
     tower: for ELECTRA: "generator" or "discriminator". If None, each method
       of a model with both towers uses the tower that fits the method.
     dtype: the dtype of the computation: "float32", or "bfloat16", which is
@@ -128,7 +129,7 @@ def _dtype_name(dtype: Any) -> str:
   return name
 
 
-# Method -> the models that have it, in words.
+# Method -> the models that have the method, in words.
 _NEEDED_MODELS = {
   "fill_mask": "a masked language model",
   "predict": "a model that was fine-tuned for a task",
@@ -137,7 +138,7 @@ _NEEDED_MODELS = {
   ),
   "attention": "a Transformer",
 }
-# Three dicts turn tasks, families and kinds of tokenizers into words.
+# The next three dicts name tasks, families and kinds of tokenizers in words.
 _HEAD_NAMES = {
   "encoder": "encoder without a head",
   "pretraining": "masked language model",
@@ -317,7 +318,7 @@ class Model:
     """
     if method in self.methods:
       return
-    models = _NEEDED_MODELS[method]
+    needed_models = _NEEDED_MODELS[method]
     offered_methods = [
       name for name in self.methods if name in (*_NEEDED_MODELS, "features")
     ]
@@ -329,8 +330,8 @@ class Model:
     )
     raise UserError(
       f"{self.path} is {_with_article(self._description())}, so it has no"
-      f" {method}, which needs {models}; use its {choice}, or load such a"
-      " model."
+      f" {method}, which needs {needed_models}; use its {choice}, or load such"
+      " a model."
     )
 
   @_names_parameters
@@ -360,7 +361,7 @@ class Model:
       UserError: the model fills no masks, or a text has no mask or is too long.
     """
     self._check_method("fill_mask")
-    # `fill_mask.fill` checks that the model has as many pieces.
+    # `fill_mask.fill` checks that `top_k` is from 1 to the number of pieces.
     option = messages.by_caller("--top", "top_k")
     top_k = arguments.check_count(option, top_k, -arguments.MAX_COUNT)
     is_collection, strings = _texts_as_strings(texts)
@@ -407,23 +408,24 @@ class Model:
 
         A dict's fields that are not in the table are not read.
       batch_size: the number of rows that are run together.
-      max_length: the most tokens in a row. A longer text is read in windows.
+      max_length: the largest number of tokens in a row. A longer text is read
+        in windows.
       no_answer: True if a question may have no answer, as in SQuAD 2.0.
 
     Returns:
       For each input a dict, which depends on what the model predicts:
 
       * a class: `label`, `probability`, and `probabilities` by label.
-      * several classes: `labels` (the predicted ones), and `probabilities` by
-        label.
-      * numbers: `score`, or `scores` by name.
+      * several classes: `labels` (the predicted classes), and `probabilities`
+        by label.
+      * numbers: `score` for one number, or else `scores` by name.
       * choices: `choice` (its number), `probability`, `probabilities`.
       * tags: `words`, `tags` and `probabilities`. If the tags mark entities,
         also `entities`: for each entity `text`, `label`, `start` and `end`
         (characters of the text), and `probability`, the mean over the entity's
         words.
       * answers: `answer`, `probability`, `start` and `end` (characters of the
-        context; None without an answer), and `nbest`: a list of answers, each
+        context; None if `answer` is ""), and `nbest`: a list of answers, each
         with `text`, `probability`, `start` and `end`.
 
     Raises:
@@ -449,12 +451,12 @@ class Model:
       batch_size, 1 << max(len(examples) - 1, 0).bit_length()
     )
     predictor = predict_lib.with_batch_size(predictor, smallest_batch_size)
-    rows: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     with Progress("predict", len(examples), "inputs") as progress:
       for chunk in predict_lib.chunks(iter(examples)):
-        report = functools.partial(_report_from, progress, len(rows))
-        rows += predict_lib.predict(predictor, chunk, report)
-    return _one_or_all(is_collection, rows)
+        report = functools.partial(_report_from, progress, len(predictions))
+        predictions += predict_lib.predict(predictor, chunk, report)
+    return _one_or_all(is_collection, predictions)
 
   def _predictor(self, max_length: int, no_answer: bool) -> Predictor:
     """Returns the predictor for the two options; makes each only once."""
@@ -547,7 +549,7 @@ class Model:
       layer_indices = [layers]
       if isinstance(layers, Iterable) and not isinstance(layers, str):
         layer_indices = [*layers]
-      if not all(_is_layer(layer) for layer in layer_indices):
+      if not all(_is_integer(layer) for layer in layer_indices):
         raise UserError(
           f"layers={layers!r:.60}: write numbers of layers, or 'all'."
         )
@@ -587,13 +589,13 @@ class Model:
 
     Args:
       a: a text or a collection of texts.
-      b: the texts to compare with; None for `a` itself.
+      b: the texts to compare with those of `a`; None compares `a` with itself.
       layers: see `features`.
       unit: "mean", "cls" or "max"; see `features`.
 
     Returns:
       float32 [texts of a, texts of b]. If `a` or `b` is one text, its axis is
-      left out.
+      left out. Two single texts give a float.
 
     Raises:
       UserError: `unit` does not give one vector for a whole text.
@@ -628,7 +630,7 @@ class Model:
         | "pll" | masked LM | log P with this token alone masked |
         | "pll_word_l2r" | masked LM | log P with this token and the later |
         | | | pieces of its word masked |
-        | "rtd" | ELECTRA | log P(original) of the discriminator |
+        | "rtd" | ELECTRA | log P(the token is not replaced) |
         | "lm" | GPT-1 | log P given the earlier tokens; the first token |
         | | | has no value |
 
@@ -636,8 +638,8 @@ class Model:
       float64 [texts], or a float for one text.
 
     Raises:
-      UserError: the model has no likelihood, or does not have this method, or
-        a text is too long.
+      UserError: the model has no likelihood, `method` does not fit the model,
+        or a text is too long.
     """
     self._check_method("likelihood")
     if method is not None:
@@ -747,17 +749,18 @@ class Model:
 
 
 def _report_from(progress: Progress, start: int, done: int) -> None:
+  """Reports `done` inputs of a chunk, before which `start` inputs are done."""
   progress.report(start + done)
 
 
-def _is_layer(layer: Any) -> bool:
-  """Returns True if a value is the number of a layer."""
-  return isinstance(layer, numbers.Integral) and not isinstance(layer, bool)
+def _is_integer(value: Any) -> bool:
+  """Returns True if a value is an integer and not a bool."""
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _one_or_all(is_collection: bool, rows: list[dict[str, Any]]) -> Any:
-  """Returns the results of a collection, or the only result."""
-  return Results(rows) if is_collection else rows[0]
+def _one_or_all(is_collection: bool, dicts: list[dict[str, Any]]) -> Any:
+  """Returns all results for a collection, else the only result."""
+  return Results(dicts) if is_collection else dicts[0]
 
 
 def _texts_as_strings(texts: Any) -> tuple[bool, list[str]]:

@@ -102,14 +102,14 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
       pieces that its inputs need.
   """
   vocabulary = model.vocabulary
-  num_pieces = model.config["model"]["vocab_size"]
+  table_size = model.config["model"]["vocab_size"]
   layout = layouts.layout_of(vocabulary)
   num_needed = layout.vocab_size
-  if num_needed > num_pieces:
-    names = [*vocabulary.pieces, *layout.new_tokens][num_pieces:]
+  if num_needed > table_size:
+    names = [*vocabulary.pieces, *layout.new_tokens][table_size:]
     raise UserError(
       f"{model.path}: its inputs need {num_needed} pieces, but the model has"
-      f" {num_pieces} and lacks {added_tokens.short_list(names)}; fine-tune the"
+      f" {table_size} and lacks {added_tokens.short_list(names)}; fine-tune the"
       " model, which adds these pieces, or put the files of its own tokenizer"
       " there."
     )
@@ -117,7 +117,7 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
 
 
 def task_of(config: dict[str, Any], kind: str, no_answer: bool) -> Task:
-  """Returns the task of a fine-tuned model, as far as its config describes it.
+  """Returns the task of a fine-tuned model, as far as the config describes it.
 
   Args:
     config: the config of a converted folder.
@@ -248,9 +248,11 @@ def _make_step(module: Any, kind: str, top_k: int, num_pieces: int) -> Any:
       return module.apply({"params": params}, inputs)
     positions = batch["mlm_positions"]
     log_p = fill_mask.log_probabilities(module, params, inputs, positions)
-    # Rows of the word table beyond the pieces only pad it to a round number.
+    # The word table may have more rows than there are pieces. These rows only
+    # make the number of rows round.
     top_log_p, ids = jax.lax.top_k(log_p[:, 0, :num_pieces], top_k)
-    # A float32 holds ids exactly, so both fit into one array.
+    # A float32 holds ids exactly, so ids and log-probabilities fit into one
+    # array.
     return jnp.stack([top_log_p, ids.astype(jnp.float32)], -1)
 
   return step
@@ -303,8 +305,8 @@ def compute_outputs(
     rows: the rows.
     positions: the position of the mask in each row, int32 [rows]; None if the
       rows have no masks.
-    report: called with the number of rows done so far, one batch late, and not
-      for the last batch.
+    report: called after each batch except the last one, with the number of rows
+      done so far.
   """
   if not len(rows.example_indices):
     return []
@@ -362,9 +364,8 @@ def predict(
     predictor: the model.
     examples: the examples, as `requests.PARSERS` makes them.
     report: called with the number of examples that are done, batch by batch.
-      The number is an estimate from the share of rows that are done, because
-      rows run in the order of their lengths, and an example may have several
-      rows.
+      The number is an estimate from the share of rows that are done: rows run
+      in the order of their lengths, and an example may have several rows.
   """
   if not examples:
     return []
@@ -467,7 +468,7 @@ def make_results(
   Args:
     predictor: the predictor that computed the logits.
     rows: the rows that `encode_examples` made.
-    logits: the logits of each row.
+    logits: the outputs of `compute_outputs`.
     examples: the examples that were encoded.
 
   Raises:
@@ -498,8 +499,8 @@ def make_results(
   if kind == "regression":
     return [_score_result(task.labels, x) for x in means]
   if kind == "choice":
-    counts = [len(e["texts"]) for e in examples]
-    scores_by_example = np.split(means[:, 0], np.cumsum(counts)[:-1])
+    choice_counts = [len(e["texts"]) for e in examples]
+    scores_by_example = np.split(means[:, 0], np.cumsum(choice_counts)[:-1])
     return [_choice_result(softmax(scores)) for scores in scores_by_example]
   if kind == "multi_label":
     return [_labels_result(task.labels, 1 / (1 + np.exp(-x))) for x in means]
@@ -545,7 +546,7 @@ def _answer_result(answer: dict[str, Any]) -> Result:
   null_odds_entry = {k: answer[k] for k in ("null_odds",) if k in answer}
 
   def span_of(text: str) -> dict[str, int | None]:
-    """Returns where an answer is in the context; None for the answer ""."""
+    """Returns the characters of an answer in the context; None for ""."""
     start = answer["starts"].get(text)
     return {"start": start, "end": None if start is None else start + len(text)}
 
@@ -613,9 +614,9 @@ def tag_probabilities(
 ) -> list[list[float | None]]:
   """Returns the probability of each word's tag.
 
-  `tagging.encode_sentences` chooses one window for each word. A word without
-  pieces has the tag O with probability 1. If the model has no tag O, the word's
-  tag and probability are None.
+  `tagging.encode_sentences` has chosen one window for each word, whose logits
+  are used. A word without pieces has the tag O with probability 1. If the model
+  has no tag O, the word's tag and probability are None.
 
   Args:
     rows: the rows of the examples.
@@ -626,7 +627,7 @@ def tag_probabilities(
   """
   index_by_tag = {name: i for i, name in enumerate(labels)}
   probabilities: list[list[float | None]] = [
-    [1.0 if tag else None for tag in row] for row in tags
+    [1.0 if tag else None for tag in example_tags] for example_tags in tags
   ]
   for i, example_index in enumerate(rows.example_indices):
     word_indices = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]

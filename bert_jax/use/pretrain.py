@@ -28,7 +28,8 @@ _PARAMETER_BY_KEY = trained.PARAMETER_BY_KEY | {
   "data.length": "length",
 }
 # Family -> the config of its size "tiny": 2 layers of width 128, for two CPU
-# cores. Any other size is a name in the family's file, as in `bert:base`.
+# cores. Every other size is a name in the family's file of configs, as in
+# `bert:base`.
 _TINY_CONFIGS = {
   "bert": "quickstart",
   "roberta": "small:roberta_cpu",
@@ -49,11 +50,11 @@ _VOCABULARY_NAMES = {
   "unigram": "vocabulary.model",
   "bytelevel": "vocabulary",
 }
-# Slots for predictions, as a share of a row's tokens; as in BERT, 20 of 128.
+# The number of slots as a share of a row's tokens: 20 of 128, as in BERT.
 _SLOT_SHARE = 20 / 128
 # Family -> the number of positions that a model has in addition to one for each
 # token of a row.
-_NUM_OTHER_POSITIONS = {"roberta": 2}
+_NUM_EXTRA_POSITIONS = {"roberta": 2}
 # The default config logs about this many rows, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
 
@@ -99,29 +100,31 @@ def pretrain(
 
   Args:
     texts: the documents: a list or column of strings, a table with a column of
-      them, or a data set of dicts. A single string is one document, and BERT
-      needs two or more.
-    files: in place of `texts`, the paths of text files, which may hold `*`: a
-      sentence on each line and blank lines between documents (.txt), or
-      {"text": ...} on each line (.jsonl); docs/corpus.md has all formats.
+      documents, or a data set of dicts. A single string is one document, and
+      BERT needs two or more documents.
+    files: in place of `texts`, the paths of text files. A path may hold `*`. A
+      .txt file has a sentence on each line and blank lines between documents. A
+      .jsonl file has {"text": ...} on each line. docs/corpus.md has all
+      formats.
     text: the column of the documents in a table.
     model: the model whose training continues on the texts: its path or name, as
-      `bert_jax.load` takes it, or a model that `load` returned. It decides the
-      family, the sizes and the vocabulary. The default `learning_rate` and
-      `length` are those of a new small model; a model that reads longer rows
-      forgets less with its own row length and a rate of about 1e-4.
+      `bert_jax.load` takes it, or a model that `load` returned. The model
+      decides the family, the sizes and the vocabulary. The default
+      `learning_rate` and `length` are meant for a new small model. A model that
+      reads longer rows forgets less if `length` is the row length of its own
+      training, and `learning_rate` is about 1e-4.
     family: "bert", "roberta", "albert", "electra", "gpt" or "spanbert".
     size: "tiny", or a name in the family's file of configs, such as "base"; see
-      `bert_jax config`. Such a config has the published settings, which need
-      many accelerators for days.
-    vocabulary: the vocabulary of any model: a file or folder. If None, one is
+      `bert_jax config`. A config such as "base" has the published settings,
+      which need many accelerators for days.
+    vocabulary: the file or folder of a vocabulary. If None, a vocabulary is
       trained on the text.
     vocab_size: the number of pieces of a trained vocabulary. Little text gives
       fewer pieces.
     heldout: the share of the documents to evaluate on; 0 for none.
     processes: the number of processes that tokenize the text. A script that
-      sets it must call `pretrain` under `if __name__ == "__main__":`. If
-      None, this process does the work.
+      sets `processes` must call `pretrain` under
+      `if __name__ == "__main__":`. If None, this process does the work.
     steps: the number of optimizer steps.
     batch_size: the number of rows of a step.
     learning_rate: the highest learning rate, after the warm-up.
@@ -130,15 +133,15 @@ def pretrain(
     config: a ConfigDict, which is taken as it is; the name of a config, such as
       "bert:base"; or a dict of keys to change, such as {"model.num_layers": 4}.
       A ConfigDict or a name takes the place of `size`. The other arguments
-      override it.
+      override the config.
     workdir: the run's folder, which also gets the vocabulary and the prepared
       text. A repeated call with this folder continues a run that was stopped,
-      and returns at once if the run is complete. If None, the folder is a
-      temporary one, which is deleted when Python ends.
+      and returns at once if the run is complete. If None, a temporary folder is
+      used, which is deleted when Python ends.
 
   Returns:
-    `Trained`, with `model`, `history` and `workdir`. The numbers whose names
-    begin with "validation_" are of the held-out documents.
+    `Trained`, with `model`, `history` and `workdir`. In `history`, the numbers
+    whose names begin with "validation_" come from the held-out documents.
 
   Raises:
     UserError: an argument cannot be used; the message is one sentence.
@@ -211,7 +214,7 @@ def _pretrain(
   config: Config,
   workdir: Path | None,
 ) -> Trained:
-  """Does what `pretrain` does, after it has checked its arguments.
+  """Does the work of `pretrain`, which has checked the arguments.
 
   Args:
     documents: the texts; None if the text is in files.
@@ -353,7 +356,7 @@ def _check_unicode(text: str, index: int) -> None:
 
 def _is_file(text: str) -> bool:
   """Returns True if a user's text is the path of a file."""
-  # A long text is no path, and some systems raise an error for it.
+  # A long text is no path, and some systems raise an error for a long path.
   return len(text) < 256 and "\n" not in text and pathlib.Path(text).is_file()
 
 
@@ -379,7 +382,7 @@ def _list_paths(paths: Any) -> list[str]:
   ]
   if not strings:
     raise UserError("files= is empty; pass the paths of text files.")
-  # The text's order decides the run, and a set has none.
+  # The order of the files decides the run, and a set has no order.
   return sorted(strings) if isinstance(paths, set | frozenset) else strings
 
 
@@ -416,7 +419,7 @@ def _json_lines(documents: Sequence[str]) -> Iterator[str]:
 def _train_vocabulary(
   inputs: list[str], family: str, vocab_size: int, folder: str
 ) -> str:
-  """Trains the vocabulary of a run, unless its folder has one; see `pretrain`.
+  """Trains the vocabulary of a run, unless the run's folder has one already.
 
   Returns:
     The path of the vocabulary.
@@ -431,7 +434,7 @@ def _train_vocabulary(
 
 
 def _set_length(config: dict[str, Any], length: int) -> None:
-  """Sets the length of rows, and what depends on it, in a config.
+  """Sets the length of rows in a config, and the keys that depend on it.
 
   Raises:
     UserError: the config has phases, each of which has its own length.
@@ -446,5 +449,5 @@ def _set_length(config: dict[str, Any], length: int) -> None:
   data["length"] = length
   if data.get("max_predictions") is not None:
     data["max_predictions"] = max(1, round(length * _SLOT_SHARE))
-  num_positions = length + _NUM_OTHER_POSITIONS.get(model["family"], 0)
+  num_positions = length + _NUM_EXTRA_POSITIONS.get(model["family"], 0)
   model["max_positions"] = max(model["max_positions"], num_positions)

@@ -67,7 +67,7 @@ def items_of(
 ) -> tuple[bool, list[Any]]:
   """Returns a list of the inputs that a user passes.
 
-  A set is refused: the order of results would not be the order of its texts.
+  A set is refused, because it has no order in which results could be given.
 
   Args:
     inputs: one input, or a collection: a list, an array, a column, a DataFrame
@@ -79,7 +79,7 @@ def items_of(
 
   Raises:
     NoCollection: the inputs are neither one input nor a collection.
-    UserError: the inputs are a set, or two columns have one name.
+    UserError: the inputs are a set, or two columns have the same name.
   """
   if isinstance(inputs, (str, *single_types)):
     return False, [inputs]
@@ -135,8 +135,8 @@ def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
 
   Args:
     item: a string; a tuple or list of values, in the order of the fields; or a
-      dict. A value of a dict may be an array, or NaN if it is missing, as in a
-      row of a DataFrame.
+      dict. A value of a dict may be an array. NaN stands for a missing value,
+      as in a row of a DataFrame.
     kind: what the model predicts, a key of `requests.PARSERS`.
     index: the index of the input, for messages.
 
@@ -148,11 +148,11 @@ def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
     return {"text": str(item)}
   if isinstance(item, Mapping):
     fields = {str(name): to_python(field) for name, field in item.items()}
-    given_fields = {name: x for name, x in fields.items() if x is not None}
-    for name in _needed_fields(kind, given_fields):
-      if name in fields and name not in given_fields:
+    filled_fields = {name: x for name, x in fields.items() if x is not None}
+    for name in _needed_fields(kind, filled_fields):
+      if name in fields and name not in filled_fields:
         raise UserError(_wrong_field(index, name, item[name]))
-    return given_fields
+    return filled_fields
   if not isinstance(item, list | tuple | np.ndarray):
     raise UserError(f"input {index} is {item!r:.60}, not a text.")
   entries = [to_python(entry) for entry in item]
@@ -166,24 +166,26 @@ def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
   return dict(zip(names, entries, strict=True))
 
 
-# Kind -> the names of a tuple's entries. For tagging, a tuple is a list of
-# words. For all other kinds, it is a pair of texts.
+# Kind -> the fields that a dict must have. `_needed_fields` gives the fields of
+# all other kinds.
 _NEEDED_FIELDS: dict[str, tuple[str, ...]] = {
   "span": ("question", "context"),
   "choice": (),
 }
+# Kind -> the names of a tuple's entries. For tagging, a tuple is a list of
+# words. For every other kind, it is a pair of texts.
 _FIELD_NAMES = {"span": ("question", "context"), "choice": ("text", "choices")}
 
 
 def _needed_fields(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
-  """Returns the fields that a dict must have; `fields` are those it has."""
+  """Returns the names of the fields that a dict with `fields` must have."""
   if kind == "tagging":
     return () if "words" in fields or "text" in fields else ("text", "words")
   return _NEEDED_FIELDS.get(kind, () if "texts" in fields else ("text",))
 
 
 def _wrong_field(index: int, name: str, value: Any) -> str:
-  """Returns a message about a field that is empty, or not a text."""
+  """Returns a message about a field that is empty, or is not a text."""
   if to_python(value) is None:
     return (
       f"input {index} has no text: its field {name!r} is {value!r}; leave the"

@@ -26,10 +26,12 @@ def batches(
 ) -> Iterator[Batch]:
   """Puts rows of similar lengths into batches with few different shapes.
 
-  A row is padded to the next length in `FEATURE_BUCKETS`, or to a multiple of
-  the last length, but not beyond `max_length`. All batches of a padded length
-  have the same number of rows. If one batch is enough for a length, this number
-  is the next power of two, or the most rows that `batch_tokens` allows.
+  A row is padded to the smallest length in `FEATURE_BUCKETS` that holds the
+  row. A row that is longer than all these lengths is padded to a multiple of
+  the last length. No row is padded beyond `max_length`. All batches of a padded
+  length have the same number of rows: the largest number that `batch_tokens`
+  allows. The only batch of a length has fewer rows if a smaller power of two is
+  enough.
 
   Args:
     rows: the ids of each row, int32 [T, ...].

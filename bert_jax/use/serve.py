@@ -1,4 +1,4 @@
-"""Answers lines of JSON with lines of JSON, in order, as they arrive."""
+"""Answers each line of JSON with a line of JSON, in order, as lines arrive."""
 
 import collections
 import io
@@ -87,8 +87,8 @@ class ArrivingLines:
 class GroupMaker:
   """Collects the examples that have arrived into groups for the model.
 
-  Groups are small while the model is slow, and large while it is fast. The time
-  of the last group decides.
+  Groups are small while the model is slow, and large while the model is fast.
+  The time of the previous group decides.
   """
 
   def __init__(self, min_size: int, max_size: int):
@@ -108,8 +108,8 @@ class GroupMaker:
   ) -> Iterator[list[Example]]:
     """Yields groups.
 
-    The model's time is measured from one group until the caller asks for the
-    next one.
+    The model's time for a group is measured until the caller asks for the next
+    group.
 
     Args:
       examples: the examples in order. If this iterator raises an error, the
@@ -221,8 +221,8 @@ def answer_group(
   """
   answers = predict.predict(predictor, examples, report)
   for example, answer in zip(examples, answers, strict=True):
-    row = {"id": example["id"]} | answer
-    output.write(json.dumps(row, ensure_ascii=False) + "\n")
+    json_object = {"id": example["id"]} | answer
+    output.write(json.dumps(json_object, ensure_ascii=False) + "\n")
   output.flush()
 
 
@@ -239,9 +239,9 @@ def answer_lines(predictor: Predictor, source: str, output: IO[str]) -> int:
     The number of predictions.
 
   Raises:
-    UserError: there is no line, or a line is bad; the message names it. Lines
-      of stdin before the bad line have been answered. A file is checked first,
-      so none of its lines has been answered.
+    UserError: there is no line, or a line is bad; the message names the line.
+      Lines of stdin before the bad line have been answered. A file is checked
+      first, so none of its lines has been answered.
   """
   if source == "-":
     num_answered = _answer_stdin(predictor, output)
@@ -261,7 +261,7 @@ def answer_file(
 
   Args:
     open_predictor: opens the model. It is called after the output is opened, so
-      that lines printed meanwhile do not mix with answers on stdout.
+      that the lines that it prints do not mix with answers on stdout.
     source: a .jsonl file with an example on each line; or "-" for stdin.
     target: the file with a prediction on each line; or "-" for stdout.
 

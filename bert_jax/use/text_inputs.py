@@ -1,4 +1,4 @@
-"""Reads texts, and encodes them for a model; `row_batches.py` batches them."""
+"""Reads texts, and encodes them for a model."""
 
 import bisect
 import codecs
@@ -45,7 +45,7 @@ class Tokens(NamedTuple):
     pieces: T pieces, as the vocabulary spells them; for ELMo the words.
     offsets: (begin, end) of each piece in the text, in characters.
     word_indices: int32 [T], the index in `Text.word_spans` of each piece's
-      word; -1 if it has no word.
+      word; -1 if the piece has no word.
     tokenizer_word_indices: int32 [T], the index of each piece's word among the
       words into which the tokenizer splits the text, where punctuation is a
       separate word. Special tokens have -1.
@@ -96,7 +96,7 @@ def read_texts(path: str) -> Iterator[Text]:
       may have an "id".
 
   Raises:
-    UserError: a line is wrong, and the message names it; or the file has no
+    UserError: a line is wrong (the message names the line), or the file has no
       lines.
   """
   line_index = -1
@@ -105,13 +105,13 @@ def read_texts(path: str) -> Iterator[Text]:
       yield text_of_string(line_index, line)
       continue
     place = f"{path}:{line_index + 1}"
-    row = parse_json_object(line, place)
-    words = row.get("words")
-    text_id = row.get("id", line_index)
+    json_object = parse_json_object(line, place)
+    words = json_object.get("words")
+    text_id = json_object.get("id", line_index)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
       yield text_of_words(text_id, words)
-    elif isinstance(row.get("text"), str) and words is None:
-      yield text_of_string(text_id, row["text"])
+    elif isinstance(json_object.get("text"), str) and words is None:
+      yield text_of_string(text_id, json_object["text"])
     else:
       raise UserError(
         f'{place}: the object has neither "text" (a string) nor "words" (a list'
@@ -186,8 +186,8 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """Encodes texts with the model's tokenizer and its special tokens.
 
   A piece belongs to the word in which it begins. A piece between words, such as
-  a single mark for a space, belongs to the next word; after the last word, to
-  the last word. A word may have no piece.
+  a single mark for a space, belongs to the next word. A piece after the last
+  word belongs to the last word. A word may have no piece.
 
   Raises:
     UserError: the model has no tokenizer, or its tokenizer does not fit.
@@ -205,21 +205,21 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
     _tokens_of_encoding(t, encoding, clean)
     for t, encoding in zip(texts, encodings, strict=True)
   ]
-  size = model.config["model"]["vocab_size"]
+  table_size = model.config["model"]["vocab_size"]
   max_id = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
-  if max_id >= size:
+  if max_id >= table_size:
     raise UserError(
-      f"the tokenizer gives id {max_id}, but the model has only {size} pieces;"
-      " put the model's own tokenizer into its folder."
+      f"the tokenizer gives id {max_id}, but the model has only {table_size}"
+      " pieces; put the model's own tokenizer into its folder."
     )
   return encoded
 
 
 def _tokens_of_encoding(
-  text: Text, row: Any, clean: Callable[[str], str] | None
+  text: Text, encoding: Any, clean: Callable[[str], str] | None
 ) -> Tokens:
   """Turns an encoding of the tokenizers library into `Tokens`."""
-  is_special = np.array(row.special_tokens_mask, bool)
+  is_special = np.array(encoding.special_tokens_mask, bool)
   num_pieces = len(is_special)
   inner_positions = np.flatnonzero(~is_special)
   # In an empty text, the last special token is the end, and the special tokens
@@ -234,20 +234,20 @@ def _tokens_of_encoding(
   word_indices = np.full(num_pieces, -1, np.int32)
   word_ends = [e for _, e in text.word_spans]
   for i in range(begin, end):
-    start, stop = row.offsets[i]
+    start, stop = encoding.offsets[i]
     # A space before the word may be the piece's first character.
     while start < stop - 1 and text.text[start].isspace():
       start += 1
     word_index = bisect.bisect_right(word_ends, start)
     word_indices[i] = min(word_index, len(word_ends) - 1)
-  ids = np.array(row.ids, np.int32)
+  ids = np.array(encoding.ids, np.int32)
   tokenizer_word_indices = np.array(
-    [-1 if n is None else n for n in row.word_ids], np.int32
+    [-1 if n is None else n for n in encoding.word_ids], np.int32
   )
   return Tokens(
     ids=ids,
-    pieces=row.tokens,
-    offsets=extend_offsets(text.text, row.offsets, clean),
+    pieces=encoding.tokens,
+    offsets=extend_offsets(text.text, encoding.offsets, clean),
     word_indices=word_indices,
     tokenizer_word_indices=tokenizer_word_indices,
     begin=int(begin),

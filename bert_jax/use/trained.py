@@ -1,4 +1,7 @@
-"""Trains inside Python: opens config and folder, and shows the progress."""
+"""Opens configs and folders, trains, and shows the progress.
+
+The functions `finetune` and `pretrain` share this file.
+"""
 
 import atexit
 import contextlib
@@ -77,7 +80,7 @@ class Trained:
 
 
 def read_history(workdir: str) -> Results:
-  """Returns the rows of a run's metrics.jsonl, one dict for each step."""
+  """Returns the numbers of a run's metrics.jsonl; see `Trained.history`."""
   numbers_by_step: dict[int, dict[str, Any]] = {}
   names: dict[str, None] = {}
   for row in logging.read_rows(pathlib.Path(workdir) / "metrics.jsonl"):
@@ -89,9 +92,9 @@ def read_history(workdir: str) -> Results:
     }
     numbers_by_step.setdefault(row["step"], {}).update(numbers)
     names |= dict.fromkeys(numbers)
-  missing_numbers = dict.fromkeys(names, math.nan)
+  nan_by_name = dict.fromkeys(names, math.nan)
   return Results(
-    {"step": step} | missing_numbers | numbers_by_step[step]
+    {"step": step} | nan_by_name | numbers_by_step[step]
     for step in sorted(numbers_by_step)
   )
 
@@ -202,7 +205,7 @@ def check_length(model: Model, length: int) -> None:
 
 
 def save_tokenizer(model: Model, folder: str) -> str:
-  """Writes a model's tokenizer into a run's folder, if it is not there yet.
+  """Writes a model's tokenizer into a run's folder, unless it has one already.
 
   Returns:
     The path of the tokenizer's folder.
@@ -287,7 +290,7 @@ def computes_on_cpu() -> bool:
 
 
 def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
-  """Trains, says on stderr how far it is, and returns the result.
+  """Trains, shows the progress on stderr, and returns the result.
 
   If the folder has this run, and the run is complete, nothing is computed.
 
@@ -314,16 +317,16 @@ def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
     ):
       step = int(train.run(config, workdir, on_row).step)
       model = load(workdir)
-  rows = read_history(workdir)
-  if rows and rows[-1]["step"] > step:
-    rows = Results(row for row in rows if row["step"] <= step)
+  history = read_history(workdir)
+  if history and history[-1]["step"] > step:
+    history = Results(row for row in history if row["step"] <= step)
   note(f"{function_name}: the run is in {workdir}")
-  return Trained(model, rows, workdir)
+  return Trained(model, history, workdir)
 
 
 @contextlib.contextmanager
 def orbax_warnings_hidden() -> Iterator[None]:
-  """Hides orbax's warnings in this block: they concern only orbax's options."""
+  """Hides orbax's warnings in a block; they are only about orbax's options."""
 
   def is_shown(record: logs.LogRecord) -> bool:
     return record.levelno >= logs.ERROR or "orbax" not in record.pathname
@@ -338,7 +341,7 @@ def orbax_warnings_hidden() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _show_progress() -> Iterator[logging.RowCallback]:
-  """Yields a function that shows rows: a bar in a notebook, else lines."""
+  """Yields a function that shows metrics in a notebook's bar, or as lines."""
   bar_class = _notebook_bar_class()
   if bar_class is None:
     yield lambda row, line, total: note(line)
@@ -371,7 +374,8 @@ def _notebook_bar_class() -> Any:
   """Returns the class of tqdm's bar in a notebook with tqdm; else None."""
   ipython = sys.modules.get("IPython")
   shell = ipython.get_ipython() if ipython else None
-  # The shells of Jupyter and Colab have this class or a subclass of it.
+  # The shells of Jupyter and Colab are of the class ZMQInteractiveShell or of a
+  # subclass.
   class_names = {cls.__name__ for cls in type(shell).__mro__}
   if "ZMQInteractiveShell" not in class_names:
     return None

@@ -6,9 +6,9 @@ from etils import epath
 from bert_jax.messages import UserError
 
 # The largest number of lines to read, each of which has a word. GloVe's files
-# begin with the most frequent words.
-# The value is from huawei-noah/Pretrained-Language-Model TinyBERT
-# data_augmentation.py, prepare_embedding_retrieval.
+# begin with the most frequent words. The number is from
+# huawei-noah/Pretrained-Language-Model TinyBERT data_augmentation.py,
+# prepare_embedding_retrieval.
 MAX_LINES = 100_000
 
 
@@ -32,11 +32,11 @@ class WordVectors:
     """Returns the words whose vectors are most similar to a word's vector.
 
     The similarity is the cosine. If the word has a capital only at its
-    beginning, the returned words get one too, as in the released program
-    (data_augmentation.py, _word_distance).
+    beginning, the returned words also begin with a capital, as in the released
+    program (data_augmentation.py, _word_distance).
 
     Args:
-      word: the word; upper and lower case differ.
+      word: the word, whose case matters.
       count: the largest number of words to return. `word` is not returned.
 
     Returns:
@@ -72,18 +72,18 @@ def read(path: str, max_lines: int = MAX_LINES) -> WordVectors:
       wrong line.
   """
   words: list[str] = []
-  rows: list[np.ndarray] = []
+  vectors: list[np.ndarray] = []
   words_read: set[str] = set()
   try:
     with epath.Path(path).open("rb") as f:
       for line_number, line in enumerate(f, 1):
         if line_number > max_lines:
           break
-        word, row = _parse_line(line, len(rows[0]) if rows else None)
-        if row is None:
+        word, vector = _parse_line(line, len(vectors[0]) if vectors else None)
+        if vector is None:
           raise UserError(
             f"{path}:{line_number}: the line must have a word and"
-            f" {len(rows[0]) if rows else 'two or more'} finite numbers;"
+            f" {len(vectors[0]) if vectors else 'two or more'} finite numbers;"
             " vectors are read from GloVe's text format, without a header."
           )
         # Keep the first vector of a repeated word, because words are ordered
@@ -91,14 +91,14 @@ def read(path: str, max_lines: int = MAX_LINES) -> WordVectors:
         if word not in words_read:
           words_read.add(word)
           words.append(word)
-          rows.append(row)
+          vectors.append(vector)
   except FileNotFoundError as e:
     raise UserError(f"there is no file {path}.") from e
   except IsADirectoryError as e:
     raise UserError(f"{path} is a folder; name a file of vectors.") from e
   if not words:
     raise UserError(f"{path}: the file is empty.")
-  matrix = np.array(rows, np.float32)
+  matrix = np.array(vectors, np.float32)
   norms = np.linalg.norm(matrix, axis=1, keepdims=True)
   return WordVectors(words, matrix / np.maximum(norms, 1e-30))
 
@@ -109,16 +109,18 @@ def _parse_line(
   """Returns a line's word and its vector, float32 [num_numbers].
 
   The vector is None if the line does not have this format. If `num_numbers`
-  is known, the line is split from its end, because a few words of GloVe's files
-  contain spaces.
+  is not None, the line is split from its end, because a few words of GloVe's
+  files contain spaces.
   """
   try:
     text = line.decode("utf-8").rstrip("\r\n ")
     fields = (
       text.split(" ") if num_numbers is None else text.rsplit(" ", num_numbers)
     )
-    row = np.array([float(x) for x in fields[1:]], np.float32)
+    vector = np.array([float(x) for x in fields[1:]], np.float32)
   except ValueError:
     return "", None
-  has_size = len(row) > 1 if num_numbers is None else len(row) == num_numbers
-  return fields[0], row if has_size and np.isfinite(row).all() else None
+  has_size = (
+    len(vector) > 1 if num_numbers is None else len(vector) == num_numbers
+  )
+  return fields[0], vector if has_size and np.isfinite(vector).all() else None

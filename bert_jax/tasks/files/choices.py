@@ -1,4 +1,4 @@
-"""SWAG (Zellers et al. 2018) and RACE (Lai et al. 2017): multiple choice."""
+"""Reads multiple choice: SWAG (Zellers et al. 2018), RACE (Lai et al. 2017)."""
 
 import json
 import pathlib
@@ -47,9 +47,9 @@ def race_records(path: str) -> Iterator[Record]:
 
 def _race_lines(path: str) -> Iterator[Record]:
   """Yields the questions of a .jsonl file."""
-  for number, record in enumerate(tables.jsonl_records(path), 1):
+  for record_number, record in enumerate(tables.jsonl_records(path), 1):
     passage_name = record.fields.get(
-      "id", record.fields.get("example_id", number)
+      "id", record.fields.get("example_id", record_number)
     )
     if "questions" in record.fields:
       yield from race_questions(record, str(passage_name))
@@ -94,8 +94,8 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
 def parse_swag(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes SWAG's example: pairs of the first and a possible second sentence.
 
-  A second sentence is its given beginning and an ending (Devlin et al. 2018,
-  section 4.4).
+  A second sentence is the given beginning with one of the endings (Devlin et
+  al. 2018, section 4.4).
 
   Args:
     task: SWAG's task.

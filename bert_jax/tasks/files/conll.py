@@ -19,7 +19,10 @@ _SPACES = " \t"
 
 
 class Sentence(Record):
-  """Holds a sentence with a word on each line; `location` is its first line."""
+  """Holds a sentence of a file that has a word on each line.
+
+  `location` is the line of the first word.
+  """
 
 
 def location_of(record: Record, word_index: int) -> str:
@@ -65,7 +68,7 @@ def records(
   Args:
     path: the file. If it has only one column, this column has the words.
     tag_column: the number of the column of tags. The first column is 1, the
-      last one is -1.
+      last column is -1.
     word_column: the number of the column of words, counted like `tag_column`.
 
   Raises:
@@ -74,8 +77,8 @@ def records(
   """
   words: list[str] = []
   tags: list[str] = []
-  document, begin, num_columns = 0, 0, None
-  for number, line in enumerate([*tables.read_lines(path), ""], 1):
+  document, first_line, num_columns = 0, 0, None
+  for line_number, line in enumerate([*tables.read_lines(path), ""], 1):
     # WNUT17 has a tab in its blank lines. In a file with one column, any white
     # space except tabs and spaces may be a word.
     is_blank = not line.strip(_SPACES if num_columns == 1 else None)
@@ -84,11 +87,11 @@ def records(
       cells = [cell for cell in cells if cell]
     if is_blank or DOCUMENT_LINE in cells:
       if words:
-        yield _sentence(path, words, tags, document, begin)
+        yield _sentence(path, words, tags, document, first_line)
       words, tags = [], []
       document += not is_blank
       continue
-    location = f"{path}:{number}"
+    location = f"{path}:{line_number}"
     if num_columns is None:
       num_columns = len(cells)
       _check_commas(path, cells, location)
@@ -104,7 +107,7 @@ def records(
         " sentences must be blank."
       )
     if not words:
-      begin = number
+      first_line = line_number
     words.append(cells[indices[0]])
     tags += [cells[index].strip() for index in indices[1:]]
 
@@ -160,15 +163,15 @@ def _column_indices(
 
 
 def _sentence(
-  path: str, words: list[str], tags: list[str], document: int, begin: int
+  path: str, words: list[str], tags: list[str], document: int, first_line: int
 ) -> Sentence:
-  """Returns the record of a sentence that begins at line `begin`."""
+  """Returns the record of a sentence that begins at line `first_line`."""
   fields = dict(words=words, tags=tags or None, document=document or None)
-  return Sentence(fields, f"{path}:{begin}")
+  return Sentence(fields, f"{path}:{first_line}")
 
 
 def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
-  """Makes an example of a sentence, and turns CoNLL-2003's IOB1 into IOB2.
+  """Makes an example from a sentence, and turns CoNLL-2003's IOB1 into IOB2.
 
   Args:
     task: a task of kind tagging.
@@ -206,7 +209,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
 
 
 def _read_tags(task: Task, tags: list[Any], record: Record) -> list[str]:
-  """Returns the names of tags. The name of a number is its digits.
+  """Returns the names of tags. A tag that is a number is named by its digits.
 
   Raises:
     ValueError: a tag is not a name, or is not a label of the task.

@@ -10,10 +10,10 @@ Examples of flags:
 --task names --kind tagging --columns words=tokens,tags=ner
 --task names --kind tagging --columns words=2,tags=1
 
-Words and tags are lists in JSONL. In a table they are texts with spaces between
-the words or tags. In a file with a word on each line (CoNLL), columns have
-numbers: 1 is the first column, and -1 is the last. If --columns is not given,
-the first column has the words, and the last one has the tags.
+Words and tags are lists in JSONL. In a table, both are texts with spaces
+between the words or tags. In a file with a word on each line (CoNLL), columns
+have numbers: 1 is the first column, and -1 is the last column. If --columns is
+not given, the first column has the words, and the last column has the tags.
 """
 
 import re
@@ -26,8 +26,8 @@ from bert_jax.tasks.files import conll, label_fields, tables, tags
 from bert_jax.tasks.files.tables import Record, get_cell, get_text
 
 KINDS = ("classification", "multi_label", "regression", "tagging")
-# Kind -> metrics. The first metric decides which checkpoint is best. For tags
-# see `metrics_of`.
+# Kind -> metrics. The first metric decides which checkpoint is the best. For
+# tagging, `metrics_of` may choose a different metric.
 _METRICS_OF_KIND: dict[str, tuple[str, ...]] = {
   "classification": ("accuracy", "f1_macro"),
   "multi_label": ("f1_micro",),
@@ -42,12 +42,12 @@ Columns = Mapping[str, Any]
 _LABEL_ROLES = {
   kind: "tags" if kind == "tagging" else "label" for kind in KINDS
 }
-# Kind -> roles; the first one must be given.
+# Kind -> roles; the user must give the first role.
 _ROLES_OF_KIND: dict[str, tuple[str, ...]] = {
   kind: ("text", "pair", "label", "id") for kind in KINDS
 }
 _ROLES_OF_KIND["tagging"] = ("words", "tags", "id")
-_NUMBER = re.compile(r"-?[1-9][0-9]*")
+_COLUMN_NUMBER = re.compile(r"-?[1-9][0-9]*")
 # Space between two words in a table; any other space is part of a word.
 _SPACE_BETWEEN_WORDS = re.compile(r"[ \t\r\n]+")
 
@@ -137,8 +137,8 @@ def records(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
 
   Args:
     path: a .jsonl file, or a table whose first line names the columns. If the
-      kind is tagging and the columns have numbers or are not given, it is a
-      file with a word on each line.
+      kind is tagging and the columns have numbers or are not given, the file
+      has a word on each line.
     kind: the kind of the task.
     columns_by_role: role -> column.
 
@@ -154,7 +154,7 @@ def records(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
     for role in ("words", "tags")
     if role in columns_by_role
   ]
-  if not all(map(_NUMBER.fullmatch, columns)):
+  if not all(map(_COLUMN_NUMBER.fullmatch, columns)):
     return map(
       _make_splitter(columns_by_role),
       _table_records(path, kind, columns_by_role),
@@ -172,8 +172,8 @@ def _table_records(
 ) -> Iterator[Record]:
   """Yields the records of a table, and checks that it has the columns.
 
-  Columns of labels are not checked here. `parse` checks them if the example
-  needs a label.
+  Columns of labels are not checked here. `parse` checks such a column if the
+  example needs a label.
   """
   needed_columns = [
     columns_by_role[role]
@@ -248,7 +248,7 @@ def _conll_records(path: str, columns_by_role: Columns) -> Iterator[Record]:
 def parse(
   task: Task, columns_by_role: Columns, record: Record, needs_label: bool
 ) -> dict[str, Any]:
-  """Makes an example of a record.
+  """Makes an example from a record.
 
   Args:
     task: the task; if its labels are (), any label is allowed.

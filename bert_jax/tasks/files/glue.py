@@ -1,4 +1,4 @@
-"""Reads files of GLUE (gluebenchmark.com) and of the data sets behind it."""
+"""Reads files of GLUE (gluebenchmark.com), and of its original data sets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +19,8 @@ TEXT_COLUMNS = {
   "rte": ("sentence1", "sentence2"),
   "wnli": ("sentence1", "sentence2"),
 }
-# The name of a column in a published file -> its name here. The published names
-# are from MRPC, QQP, MNLI, STS-B and TensorFlow Datasets.
+# The name of a column in a published file -> the column's name in this file.
+# The published names are from MRPC, QQP, MNLI, STS-B and TensorFlow Datasets.
 _USUAL_NAMES = {
   "#1 String": "sentence1",
   "#2 String": "sentence2",
@@ -56,9 +56,9 @@ def records(
   Args:
     name: the name of the task.
     path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
-    skipped: FILE:LINE is appended for each skipped line. Only lines of QQP's
-      file that lack columns are skipped. If `skipped` is None, these lines are
-      an error.
+    skipped: a list, to which FILE:LINE of each skipped line is appended. Only
+      lines of QQP's file that lack columns are skipped. If `skipped` is None,
+      such lines are an error.
 
   Raises:
     ValueError: a line is wrong; the message names the file and line.
@@ -86,7 +86,7 @@ def _has_no_header(first_line: list[str]) -> bool:
 
 
 def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
-  """Makes an example of a record.
+  """Makes an example from a record.
 
   Args:
     task: a task of GLUE.
@@ -97,7 +97,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
     ValueError: the record is wrong; the message names the file and line.
   """
   fields = {_USUAL_NAMES.get(k, k): v for k, v in record.fields.items()}
-  # If there is a column with the name here, too, that column is used.
+  # If the record also has a column with the name used here, take this column.
   fields |= record.fields
   record = Record(fields, record.location)
   texts = [

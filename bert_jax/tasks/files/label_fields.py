@@ -8,8 +8,8 @@ A file may have several labels for each text, written in one of three ways:
 | a number for each label | `[0, 1, 0]` | `[0, 1, 0]`; `0, 1, 0`; `0 1 0` |
 | a column for each label | `"toxic": 1` | 0 or 1 in each column |
 
-The lists of a task are read as numbers if each of them has one value for each
-label and holds 0 and 1 only. Otherwise they are read as names.
+The lists of a task are read as numbers if each list has one value for each
+label and holds only 0 and 1. Otherwise the lists are read as names.
 """
 
 import ast
@@ -24,18 +24,18 @@ from bert_jax.messages import UserError, by_caller
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell
 
-# The cells that mean "no label". In published tasks, -1 means this too, because
-# TensorFlow Datasets writes it for a hidden label. In a custom task's file, -1
-# is the name of a class.
+# The cells that mean "no label". In published tasks, -1 also means "no label",
+# because TensorFlow Datasets writes -1 for a hidden label. In a custom task's
+# file, -1 is the name of a class.
 EMPTY_CELLS = ("", None)
 HIDDEN_CELLS = (*EMPTY_CELLS, "-1", -1)
-# Labels of regressions are float32.
+# The largest label of a regression, because labels are stored as float32.
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # A mark is 0 or 1, and says whether a label applies. Marks are compared in
 # lower case, because spreadsheets write TRUE and FALSE.
 _ZERO_MARKS = (0, "0", "0.0", "false")
 _ONE_MARKS = (1, "1", "1.0", "true")
-# How a caller of `finetune` names the kind of a task.
+# What a caller of `finetune` passes to choose a kind of task.
 _MULTI_LABEL = "kind='multi_label'"
 _CLASSIFICATION = "kind='classification', with labels in place of lists"
 # Separators that some people write between two marks in place of a comma.
@@ -88,7 +88,7 @@ def _check_not_list(text: str, location: str) -> None:
 def label_names(
   values: Sequence[Any], labels: tuple[str, ...], location: str
 ) -> list[str]:
-  """Returns the names of all labels of one example, in their order.
+  """Returns the names of all labels of one example, in the order of `values`.
 
   Args:
     values: the list from `read_list`.
@@ -119,9 +119,9 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   Raises:
     ValueError: the cell is not a name or a number, or is not in `labels`.
   """
-  not_finite = isinstance(cell, float) and not math.isfinite(cell)
+  is_not_finite = isinstance(cell, float) and not math.isfinite(cell)
   is_name = not isinstance(cell, list | dict | bytes)
-  if not_finite or not is_name or cell in EMPTY_CELLS:
+  if is_not_finite or not is_name or cell in EMPTY_CELLS:
     raise UserError(
       f"{location}: label {cell!r:.60} is neither a name nor a number."
     )
@@ -132,7 +132,8 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   is_whole = isinstance(cell, float) and cell.is_integer()
   if is_whole and label not in labels:
     label = str(int(cell))
-  # TensorFlow Datasets has True and False, SuperGLUE's files true and false.
+  # TensorFlow Datasets has True and False. SuperGLUE's files have true and
+  # false.
   if label not in labels and label.lower() in labels:
     label = label.lower()
   if labels and label not in labels:
@@ -143,13 +144,13 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
 
 
 def read_number(record: Record, column: str, needs_label: bool) -> float | None:
-  """Returns the label of a regression's record; None if it has no label.
+  """Returns the label of a regression's record; None for no label.
 
   Raises:
     ValueError: a needed column or label is missing, or the cell is not a finite
       number.
   """
-  # -1 may be the label of a regression, so only an empty cell is hidden.
+  # -1 may be the label of a regression, so only an empty cell means "no label".
   if column not in record.fields and not needs_label:
     return None
   cell = _label_cell(record, column, needs_label, EMPTY_CELLS)
@@ -176,7 +177,7 @@ def read_number(record: Record, column: str, needs_label: bool) -> float | None:
 def _label_cell(
   record: Record, column: str, needs_label: bool, hidden_cells: Sequence[Any]
 ) -> Any:
-  """Returns the cell with a label; None if it has no label. See `read_name`."""
+  """Returns the cell with a label; None for no label. See `read_name`."""
   if column not in record.fields and not needs_label:
     return None
   cell = get_cell(record, column)
@@ -269,17 +270,18 @@ def read_columns(
     needs_label: True if a line without labels is an error.
 
   Returns:
-    The names of the columns that have 1; None if all are missing, empty or -1.
+    The names of the columns that have 1; None if labels are optional and all
+    columns are missing, empty or -1.
 
   Raises:
     ValueError: a column is missing, or its value is not 0 or 1.
   """
-  values = [record.fields.get(column) for column in columns]
-  values = [v.strip() if isinstance(v, str) else v for v in values]
-  if not needs_label and all(cell in HIDDEN_CELLS for cell in values):
+  cells = [record.fields.get(column) for column in columns]
+  cells = [v.strip() if isinstance(v, str) else v for v in cells]
+  if not needs_label and all(cell in HIDDEN_CELLS for cell in cells):
     return None
   names = []
-  for column, cell in zip(columns, values, strict=True):
+  for column, cell in zip(columns, cells, strict=True):
     get_cell(record, column)
     if not are_marks([cell]):
       raise UserError(
@@ -313,7 +315,7 @@ def labels_if_marks(
   lists_and_needs: Sequence[tuple[list[Any] | None, bool]],
   labels: Sequence[str],
 ) -> tuple[str, ...] | None:
-  """Returns the labels if all lists are numbers; None if they are names.
+  """Returns the labels if all lists are numbers; None if the lists are names.
 
   Args:
     lists_and_needs: every list of the task, and True if its line must have
@@ -340,7 +342,7 @@ def labels_if_marks(
 def check_not_marks(
   values: Sequence[Any], labels: Sequence[str], location: str
 ) -> None:
-  """Raises ValueError if a list is 0 and 1 for a wrong number of labels.
+  """Raises ValueError if a list of 0 and 1 has too many or too few numbers.
 
   Args:
     values: the list of one line, in a task whose lists are names.

@@ -31,8 +31,8 @@ def read(
   | fill | text with one or more mask tokens |
 
   In place of text and text_pair, a line may have texts: a list of one or two
-  texts. In place of text and choices, it may have texts: for each choice a list
-  of one or two texts.
+  texts. In place of text and choices, a line may have texts: for each choice a
+  list of one or two texts.
 
   Args:
     lines: JSON objects; `id` and other fields are allowed.
@@ -45,7 +45,7 @@ def read(
     ValueError: a line is not an object, lacks a field, or lacks a mask; the
       message has the number of the line.
   """
-  for number, line in enumerate(lines, 1):
+  for line_number, line in enumerate(lines, 1):
     try:
       try:
         fields = tables.parse_json(line)
@@ -55,9 +55,9 @@ def read(
         raise UserError(fault) from e
       if not isinstance(fields, dict):
         raise UserError('it is not an object, such as {"text": "..."}')
-      yield {"id": fields.get("id", number)} | parse(fields, kind, mask)
+      yield {"id": fields.get("id", line_number)} | parse(fields, kind, mask)
     except ValueError as e:
-      raise UserError(f"{location}:{number}: {e}.") from e
+      raise UserError(f"{location}:{line_number}: {e}.") from e
 
 
 def parse(fields: Example, kind: str, mask: str | None = None) -> Example:
@@ -156,9 +156,9 @@ def _parse_words(fields: Example) -> Example:
 def split_words(text: str) -> list[tuple[int, int]]:
   """Splits a text into words, at white space and around punctuation.
 
-  Punctuation at both ends of a word is split off, so that "Oslo." is two words,
-  as in the published data sets of entities. Punctuation inside a word stays
-  there, as in "O'Brien".
+  Punctuation at either end of a word is split off, so that "Oslo." gives two
+  words, as in the published data sets of entities. Punctuation inside a word is
+  not split off, as in "O'Brien".
 
   Returns:
     The characters (begin, end) of each word.

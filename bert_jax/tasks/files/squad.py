@@ -9,7 +9,7 @@ from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell, get_int, get_text
 
-# How a question without an answer is written.
+# How a user gives questions without an answer: in a file, or in rows.
 _UNANSWERED_TASK = "task squad2 has questions without one"
 _UNANSWERED_ROWS = "an empty list says that a question has none"
 
@@ -57,9 +57,9 @@ def records(path: str) -> Iterator[Record]:
 
 def _jsonl_records(path: str) -> Iterator[Record]:
   """Yields the questions of a .jsonl file."""
-  for number, record in enumerate(tables.jsonl_records(path)):
-    name = record.fields.get("id", number)
-    fields = {"title": "", **record.fields, "id": str(name)}
+  for record_index, record in enumerate(tables.jsonl_records(path)):
+    question_id = record.fields.get("id", record_index)
+    fields = {"title": "", **record.fields, "id": str(question_id)}
     yield record._replace(fields=fields)
 
 
@@ -123,12 +123,12 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
       f"{record.location}: answers are {answers!r:.60}, not a list; an answer"
       ' is {"text": "...", "answer_start": 0}.'
     )
-  parsed = []
+  parsed_answers = []
   for answer in answers:
     answer_record = Record(answer, record.location)
     start = get_int(answer_record, "answer_start")
-    parsed.append(
+    parsed_answers.append(
       dict(text=get_text(answer_record, "text"), answer_start=start)
     )
-  # An answer with an empty text is no answer.
-  return [answer for answer in parsed if answer["text"]]
+  # Drop answers with an empty text.
+  return [answer for answer in parsed_answers if answer["text"]]

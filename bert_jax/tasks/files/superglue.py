@@ -88,7 +88,7 @@ def _record_queries(record: Record) -> Iterator[Record]:
 
 
 def _object_field(record: Record, name: str) -> dict[str, Any]:
-  """Returns the object in a field; UserError if it is not an object."""
+  """Returns the object in a field, or raises UserError if it is no object."""
   fields = get_cell(record, name)
   if not isinstance(fields, dict):
     raise UserError(f"{record.location}: {name!r} is not an object.")
@@ -182,7 +182,7 @@ def _decode_text(value: Any) -> str:
 
 
 def _copa_texts(record: Record) -> list[list[str]]:
-  """Returns COPA's premise and question beside each of the two choices."""
+  """Returns for each of COPA's two choices [premise and question, choice]."""
   question = get_text(record, "question")
   if question not in _COPA_QUESTIONS:
     raise UserError(
@@ -199,13 +199,13 @@ def _mark_wsc_spans(record: Record) -> list[str]:
   # Mark the later span first: signs in front of a span would move its words.
   spans = sorted((get_int(record, f"span{k}_index"), k) for k in (1, 2))[::-1]
   for begin, k in spans:
-    count = len(get_text(record, f"span{k}_text").split(" "))
-    if not 0 <= begin <= len(words) - count:
+    num_words = len(get_text(record, f"span{k}_text").split(" "))
+    if not 0 <= begin <= len(words) - num_words:
       raise UserError(f"{record.location}: span{k} is not within the text.")
     sign = "*#"[k - 1]
-    words[begin : begin + count] = [
+    words[begin : begin + num_words] = [
       sign,
-      *words[begin : begin + count],
+      *words[begin : begin + num_words],
       sign,
     ]
   return [" ".join(words)]

@@ -83,8 +83,8 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
         yield line.split("\t"), line_number
     return
   text = "\n".join(read_lines(path)) + "\n"
-  # Some texts are longer than csv's default limit. A limit holds for the whole
-  # process.
+  # Some texts are longer than csv's default limit. The limit holds for the
+  # whole process, so it is only raised.
   csv.field_size_limit(max(csv.field_size_limit(), len(text)))
   reader = csv.reader(
     io.StringIO(text, newline=""), delimiter=delimiter, strict=True
@@ -114,11 +114,11 @@ def headless_records(
 
   Args:
     path: the file.
-    names: the names of its columns.
+    names: the names of the columns.
     allow_extra: True if a row may have further columns, which are left out.
 
   Raises:
-    ValueError: `split_rows` raises it, or a row does not have these columns.
+    ValueError: see `split_rows`; or a row does not have these columns.
   """
   rows = split_rows(path, delimiter_of(path))
   if allow_extra:
@@ -139,11 +139,11 @@ def table_records(
     path: the file, with tabs or (.csv) commas between columns.
     skipped: a list, to which FILE:LINE of each skipped row is appended. A row
       is skipped if it has not as many columns as the first line. If `skipped`
-      is None, this is an error.
+      is None, such a row is an error.
 
   Raises:
-    ValueError: `split_rows` raises it, two columns have one name, or a row has
-      not as many columns as the first line and `skipped` is None.
+    ValueError: see `split_rows`; or two columns have the same name; or a row is
+      an error.
   """
   rows = split_rows(path, delimiter_of(path))
   names = [name.strip() for name in next(rows)[0]]
@@ -188,7 +188,7 @@ def _records(
 def parse_json(text: str) -> Any:
   """Parses JSON. Half of a surrogate pair becomes U+FFFD.
 
-  JSON can spell half of a pair, but a file in UTF-8 cannot hold it.
+  JSON can spell half of a pair, but a file in UTF-8 cannot hold half a pair.
 
   Raises:
     ValueError: the text is not JSON, or is nested too deeply.
@@ -217,7 +217,7 @@ def jsonl_records(path: str) -> Iterator[Record]:
   """Yields the records of a file with a JSON object on each line.
 
   Raises:
-    ValueError: `read_lines` raises it, or a line is not a JSON object.
+    ValueError: see `read_lines`; or a line is not a JSON object.
   """
   for line_number, line in enumerate(read_lines(path), 1):
     if not line.strip():
@@ -267,11 +267,11 @@ def records(path: str, skipped: list[str] | None = None) -> Iterator[Record]:
   """Yields the records of JSON lines, or of a table with a header.
 
   Args:
-    path: the file; `is_jsonl` decides by its name which format it has.
+    path: the file, whose name decides the format; see `is_jsonl`.
     skipped: see `table_records`.
 
   Raises:
-    ValueError: `jsonl_records` or `table_records` raises it.
+    ValueError: see `jsonl_records` and `table_records`.
   """
   return jsonl_records(path) if is_jsonl(path) else table_records(path, skipped)
 

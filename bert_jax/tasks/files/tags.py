@@ -1,15 +1,15 @@
-"""Reads tags of words: tags with prefixes mark entities, all others do not.
+"""Reads tags of words: tags with prefixes mark entities, other tags do not.
 
 | scheme | begin, inside, end, single word |
 |---|---|
-| IOB (1 and 2) | B-, I-; IOB1 has B- only directly after the same type |
+| IOB (1 and 2) | B-, I-; in IOB1, B- only after an entity of the same type |
 | IOBES | B-, I-, E-, S- |
 | BILOU | B-, I-, L-, U- |
 | BMES | B-, M-, E-, S- |
 | BMEWO | B-, M-, E-, W- |
 
 The tag O marks a word outside of all entities. If all entities are of one type,
-a tag may be the letter without a type. Any other tags, for example parts of
+a tag may be the letter without a type. Tags of no scheme, for example parts of
 speech, mark no entities; they are scored word by word.
 """
 
@@ -25,8 +25,9 @@ _IOBES_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 # The type of a tag that is only a letter, as seqeval names it.
 _NO_TYPE = "_"
 _IOB_TAG = re.compile(r"O|[BI]-.+")
-# Other spellings of a prefix: small letters, whole words, and BD and ID from a
-# scheme for entities with gaps. A sign may separate a prefix and the type.
+# Other spellings of a prefix: small letters, whole words, and a letter with D
+# or H, as in BD and IH of schemes for entities with gaps. A sign may separate a
+# prefix and the type.
 _PREFIX = (
   r"(begin(?:ning)?|inside|middle|end|last|single|unit|whole|[BIESLUMW][DH]?)"
 )
@@ -104,7 +105,7 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
   entity_tags = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
   for spelling in _TAG_SPELLINGS:
     # Type of entity -> first letter of the spelled prefix -> tag.
-    by_type: dict[str, dict[str, str]] = {}
+    tags_by_type: dict[str, dict[str, str]] = {}
     for tag in entity_tags:
       match = spelling.fullmatch(tag)
       if not match:
@@ -112,19 +113,19 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
       prefix, entity_type = match.groups()
       if "type" in spelling.groupindex:
         prefix, entity_type = entity_type, prefix
-      by_type.setdefault((entity_type or "").lower(), {})[prefix[0].upper()] = (
-        tag
-      )
+      tags_by_type.setdefault((entity_type or "").lower(), {})[
+        prefix[0].upper()
+      ] = tag
     examples = next(
       (
         [of_type["B"], of_type[letter]]
-        for of_type in by_type.values()
+        for of_type in tags_by_type.values()
         for letter in "IMEL"
         if "B" in of_type and letter in of_type
       ),
       [],
     )
-    has_types = spelling is not _TAG_SPELLINGS[-1] and any(by_type)
+    has_types = spelling is not _TAG_SPELLINGS[-1] and any(tags_by_type)
     all_match = (
       all(map(spelling.fullmatch, entity_tags)) and entity_tags != tags
     )
@@ -178,8 +179,8 @@ def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
   """Returns the entities of a sentence's tags, of any scheme.
 
   Tags of a model may break the rules of their scheme. An entity begins at every
-  tag with B or S of IOBES. It also begins at a tag with I or E if the tag
-  before it is O, has a different type, or ends an entity.
+  tag with B or S of IOBES. It also begins at a tag with I or E if the previous
+  tag is O, has a different type, or ends an entity.
 
   Args:
     tags: the tag of each word; None counts as O.
@@ -206,7 +207,7 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
   """Converts the tags of a sentence from IOB1 to IOB2; IOB2 is not changed.
 
   The files of CoNLL-2003 are in IOB1, where B- is only used for an entity that
-  directly follows an entity of its type.
+  directly follows an entity of the same type.
   """
   new_tags, previous_tag = [], "O"
   for tag in tags:

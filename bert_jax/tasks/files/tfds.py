@@ -51,8 +51,8 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
 
   Args:
     path: `tfds:NAME:SPLIT`.
-    labels: the task's labels. A class whose name is not a label is read as its
-      number.
+    labels: the task's labels. A class whose name is not among them is read as
+      the number of the class.
 
   Raises:
     ValueError: the data set cannot be loaded, or has no such split.
@@ -67,8 +67,8 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
     )
   config = tfds.ReadConfig(interleave_cycle_length=1)
   ds = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-  for i, row in enumerate(tfds.as_numpy(ds)):
-    fields = _to_python(row, builder.info.features, tuple(labels))
+  for i, tfds_example in enumerate(tfds.as_numpy(ds)):
+    fields = _to_python(tfds_example, builder.info.features, tuple(labels))
     record = Record(fields, f"{path}: example {i}")
     if name.startswith("race"):
       yield from choices.race_questions(record, str(fields["example_id"]))
@@ -79,28 +79,28 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
       yield record
 
 
-def _to_python(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
+def _to_python(value: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   """Converts a value of a data set to texts, numbers, lists and dicts.
 
   Args:
-    content: the value.
-    feature: its feature in TensorFlow Datasets.
+    value: the value.
+    feature: the value's feature in TensorFlow Datasets.
     labels: see `records`.
   """
   import tensorflow_datasets as tfds
 
-  if isinstance(content, dict):
-    return {k: _to_python(v, feature[k], labels) for k, v in content.items()}
+  if isinstance(value, dict):
+    return {k: _to_python(v, feature[k], labels) for k, v in value.items()}
   is_class = isinstance(feature, tfds.features.ClassLabel)
-  if is_class and np.ndim(content) == 0:
-    name = feature.int2str(int(content)) if content >= 0 else None
-    is_known = name is None or not labels or {name, name.lower()} & {*labels}
-    return name if is_known else str(int(content))
-  is_ragged = hasattr(content, "to_list")  # This is a `tf.RaggedTensor`.
-  if is_ragged or isinstance(content, list | tuple | np.ndarray):
+  if is_class and np.ndim(value) == 0:
+    name = feature.int2str(int(value)) if value >= 0 else None
+    uses_name = name is None or not labels or {name, name.lower()} & {*labels}
+    return name if uses_name else str(int(value))
+  is_ragged = hasattr(value, "to_list")  # This is a `tf.RaggedTensor`.
+  if is_ragged or isinstance(value, list | tuple | np.ndarray):
     inner_feature = getattr(feature, "feature", feature)
-    elements = content.to_list() if is_ragged else list(content)
+    elements = value.to_list() if is_ragged else list(value)
     return [_to_python(element, inner_feature, labels) for element in elements]
-  if isinstance(content, bytes):
-    return content.decode("utf-8", "replace")
-  return content.item() if isinstance(content, np.generic) else content
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "replace")
+  return value.item() if isinstance(value, np.generic) else value
