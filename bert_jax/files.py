@@ -36,7 +36,7 @@ _LARGE_BYTES = 2**32
 # depends on the caller's depth, and the files that are read here need only a
 # few levels.
 _MAX_DEPTH = 100
-_TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
+_TEMPORARY_NAME_PATTERN = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
 
 
 class ChangedData(OSError):
@@ -115,7 +115,7 @@ def delete_temporary_files(folder: PathLike) -> None:
   No writer may be active in the folder.
   """
   for path in pathlib.Path(folder).iterdir():
-    if _TEMPORARY_NAME.fullmatch(path.name) and not path.is_dir():
+    if _TEMPORARY_NAME_PATTERN.fullmatch(path.name) and not path.is_dir():
       with contextlib.suppress(OSError):
         path.unlink()
 

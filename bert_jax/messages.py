@@ -51,7 +51,7 @@ class _Silence:
   Attributes:
     last_line_time: when `note` or `say` last printed, in `time.monotonic()`.
     num_progresses: the number of `Progress` blocks that print at the moment.
-    watches: the open `Watch` blocks. Only the last one prints.
+    watches: the open `Watch` blocks. Only the last block prints.
     lock: held while a watch decides whether to print.
   """
 
@@ -325,16 +325,16 @@ class Progress:
     with _silence.lock:
       _silence.num_progresses += 1
     unit = self._unit if self._total > 1 else self._unit.removesuffix("s")
-    total = f": {self._total:,} {unit}" if self._total else ""
-    self._write(f"{self._action}{total} ...")
+    total_text = f": {self._total:,} {unit}" if self._total else ""
+    self._write(f"{self._action}{total_text} ...")
     while not self._stop_event.wait(INTERVAL):
-      count = f"{self._done_count:,} of {self._total:,} {self._unit}, "
+      count_text = f"{self._done_count:,} of {self._total:,} {self._unit}, "
       if not self._total:
-        count = ""
+        count_text = ""
       elif not self._done_count:
-        count = f"{count}compiling, "
+        count_text = f"{count_text}compiling, "
       self._write(
-        f"{self._action}: {count}{self._stage}{self._seconds():.0f} s"
+        f"{self._action}: {count_text}{self._stage}{self._seconds():.0f} s"
       )
 
 
@@ -355,7 +355,8 @@ class Watch:
 
     Args:
       action: what the block does.
-      write: prints a line. It runs in a copy of this thread's context.
+      write: prints a line. The function runs in a copy of this thread's
+        context.
     """
     self._action, self._stage, self._has_printed = action, "", False
     self._write, self._context = write, contextvars.copy_context()
@@ -429,8 +430,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     names: the known names.
   """
   names = sorted(names)
-  if close := difflib.get_close_matches(name, names, 1):
-    return f"; did you mean {close[0]}?"
+  if close_names := difflib.get_close_matches(name, names, 1):
+    return f"; did you mean {close_names[0]}?"
   if 0 < len(names) <= _MAX_NAMES:
     return f"; choose {', '.join(names)}."
   return "."

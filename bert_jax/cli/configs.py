@@ -107,7 +107,7 @@ def _error_of_overrides(
     path: the value of --config.
     overrides: the overrides, which cannot be parsed together.
     flat_config: the config without overrides, key with dots -> value.
-    error: the error of parsing them together.
+    error: the error of parsing the overrides together.
   """
   for key, text in overrides:
     try:

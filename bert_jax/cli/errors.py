@@ -44,8 +44,8 @@ def end_command(
       the same command again.
 
   Raises:
-    SystemExit: always. It holds the sentence, which Python prints, and the
-      status is 1.
+    SystemExit: always. Python prints the sentence that this exception holds,
+      and exits with status 1.
     CommandStopped: the error is a KeyboardInterrupt.
   """
   output = getattr(args, "output", None)

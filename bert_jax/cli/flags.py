@@ -320,11 +320,11 @@ def _split_overrides(
     (The (key, value) pairs, the remaining words).
   """
   overrides, other_words = [], []
-  remaining = iter(arguments)
-  for argument in remaining:
+  remaining_arguments = iter(arguments)
+  for argument in remaining_arguments:
     if not argument.startswith("--config."):
       other_words.append(argument)
       continue
     key, equals, text = argument.removeprefix("--config.").partition("=")
-    overrides.append((key, text if equals else next(remaining, "")))
+    overrides.append((key, text if equals else next(remaining_arguments, "")))
   return overrides, other_words

@@ -1,4 +1,4 @@
-"""The command `bert_jax VERB --flag ...`, the only one of the package."""
+"""Runs `bert_jax VERB --flag ...`, the only command of the package."""
 
 import contextlib
 import importlib
@@ -103,14 +103,14 @@ def execute(argv: Sequence[str]) -> None:
         verb = load_verb(name)
         continues = getattr(verb, "CONTINUES", False)
         logging.set_verbosity(getattr(verb, "VERBOSITY", logging.ERROR))
-        with contextlib.ExitStack() as watch:
-          watch.enter_context(Watch(f"bert_jax {name}"))
+        with contextlib.ExitStack() as watch_stack:
+          watch_stack.enter_context(Watch(f"bert_jax {name}"))
           args = parser_of(name).parse(arguments)
           if name == "train" or getattr(args, "input", None) == "-":
             # `train` makes a watch that prints on one host only. A command that
             # waits for a line of stdin may be silent.
-            watch.close()
-          watch.enter_context(name_flags())
+            watch_stack.close()
+          watch_stack.enter_context(name_flags())
           status = verb.run(args)
     finally:
       sys.stdout.flush()

@@ -65,7 +65,7 @@ ROWS_FILE = "filters.rows"
 # candidate is compared. For a threshold of 0.8 there are 14 bands of 9 values:
 #
 #   similarity of a pair             0.8    0.85   0.9
-#   probability that it is found     0.87   0.97   0.999
+#   probability of finding the pair  0.87   0.97   0.999
 _ERROR_WEIGHTS = (0.1, 0.9)
 # The verdicts on exact copies and on near-copies.
 _EXACT_COPY, _NEAR_COPY = (
@@ -164,12 +164,12 @@ def _is_independent(character: str, form: NormalForm) -> bool:
   """Returns True if `character` never combines with those before it."""
   if character.isascii():
     return True
-  first_part = unicodedata.normalize(
+  first_character = unicodedata.normalize(
     "NFD" if form == "NFC" else "NFKD", character
   )[0]
   return (
-    not unicodedata.combining(first_part)
-    and first_part not in _composing_characters()
+    not unicodedata.combining(first_character)
+    and first_character not in _composing_characters()
   )
 
 
@@ -184,9 +184,9 @@ def _composing_characters() -> frozenset[str]:
     chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
   }
   for code in range(sys.maxunicode + 1):
-    points = unicodedata.decomposition(chr(code)).split()
-    if len(points) == 2 and not points[0].startswith("<"):
-      composing_characters.add(chr(int(points[1], 16)))
+    code_points = unicodedata.decomposition(chr(code)).split()
+    if len(code_points) == 2 and not code_points[0].startswith("<"):
+      composing_characters.add(chr(int(code_points[1], 16)))
   return frozenset(composing_characters)
 
 
@@ -202,12 +202,12 @@ def symbol_share(text: str) -> float:
   are currency and arithmetic signs, `|`, emoji, U+FFFD, control and private
   characters.
   """
-  symbols = sum(
+  num_symbols = sum(
     count
     for c, count in collections.Counter(text).items()
     if unicodedata.category(c)[0] not in "LMNPZ" and not c.isspace()
   )
-  return symbols / max(len(text), 1)
+  return num_symbols / max(len(text), 1)
 
 
 def lower_case_words(text: str) -> list[str]:
@@ -231,12 +231,14 @@ def hash_shingles(words: Sequence[str]) -> np.ndarray:
     without words, the array is empty.
   """
   codes = [zlib.crc32(word.encode("utf-8")) for word in words]
-  n = min(NGRAM_WORDS, len(words))
+  num_shingle_words = min(NGRAM_WORDS, len(words))
   word_hashes = hashing.bits(
-    0, np.array(codes, np.uint64)[:, None], np.arange(n)
+    0, np.array(codes, np.uint64)[:, None], np.arange(num_shingle_words)
   )
-  sums = np.zeros(len(words) - n + 1 if n else 0, np.uint64)
-  for i in range(n):
+  sums = np.zeros(
+    len(words) - num_shingle_words + 1 if num_shingle_words else 0, np.uint64
+  )
+  for i in range(num_shingle_words):
     sums += word_hashes[i : i + len(sums), i]
   return sums
 
@@ -398,7 +400,8 @@ class _EarlierDocuments:
     """Returns the verdict on a document, and remembers the document.
 
     Args:
-      row: the document's row. Its verdict is 0: no earlier filter dropped it.
+      row: the document's row. The row's verdict is 0, because no earlier filter
+        dropped the document.
     """
     if self._filters.drop_duplicates:
       digest = int(row["digest"])
@@ -443,8 +446,8 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
   """Judges all documents that were not judged before an interruption.
 
   Args:
-    job: its folder gets the file `ROWS_FILE`. Its progress gets `judged`, the
-      number of rows that are on the disk, and `all_judged`.
+    job: the job's folder gets the file `ROWS_FILE`. The job's progress gets
+      `judged`, the number of rows that are on the disk, and `all_judged`.
     filters: the filters; if there are none, nothing is done.
 
   Raises:

@@ -64,16 +64,16 @@ def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     The uncompressed stream, and a function that returns the number of bytes of
     the file that were read so far.
   """
-  with cast(IO[bytes], epath.Path(path).open("rb")) as raw:
+  with cast(IO[bytes], epath.Path(path).open("rb")) as file:
     name = path.lower()
-    stream: Any = raw
+    stream: Any = file
     if name.endswith(".gz"):
-      stream = gzip.GzipFile(fileobj=raw)
+      stream = gzip.GzipFile(fileobj=file)
     elif name.endswith(".xz"):
-      stream = io.BufferedReader(_XzReader(raw), _BLOCK_BYTES)
+      stream = io.BufferedReader(_XzReader(file), _BLOCK_BYTES)
     elif name.endswith(".zst"):
-      stream = _open_zstd(path, raw)
-    yield stream, raw.tell
+      stream = _open_zstd(path, file)
+    yield stream, file.tell
 
 
 def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
@@ -185,7 +185,8 @@ def read_lines(
   """
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
   line_number, offset, held_back_text, has_begun = 1, 0, "", False
-  # The line that has not ended yet, and its number of characters.
+  # The parts of the line that has not ended yet, and the number of characters in
+  # all parts.
   line_parts: list[str] = []
   line_size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD_CHARS
   while True:

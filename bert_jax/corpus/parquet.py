@@ -41,10 +41,10 @@ def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
     with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
       _check_column(path, file.schema_arrow, pa)
       num_rows = file.metadata.num_rows
-      for group in range(file.metadata.num_row_groups):
+      for group_index in range(file.metadata.num_row_groups):
         for batch in file.iter_batches(
-          batch_size=_rows_per_batch(file.metadata.row_group(group)),
-          row_groups=[group],
+          batch_size=_rows_per_batch(file.metadata.row_group(group_index)),
+          row_groups=[group_index],
           columns=["text"],
         ):
           for cell in batch.column(0):
@@ -94,8 +94,10 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
   column_type = cell_type = schema.field(schema.names.index("text")).type
   if pa.types.is_dictionary(column_type):
     cell_type = column_type.value_type
-  checks = "is_string", "is_large_string", "is_string_view"
-  if not any(getattr(pa.types, check)(cell_type) for check in checks):
+  check_names = "is_string", "is_large_string", "is_string_view"
+  if not any(
+    getattr(pa.types, check_name)(cell_type) for check_name in check_names
+  ):
     raise UserError(
       f"{path}: the column `text` holds {column_type}, not strings."
     )

@@ -89,7 +89,8 @@ def prepare(
     errors: see `sources.find_sources`.
     heldout: the share of the documents for the split `validation`. A hash of
       the content decides, so exact copies are always in the same split.
-    processes: the number of worker processes; None means one per core.
+    processes: the number of worker processes; None means one process for each
+      core.
     lower_case: False for a cased vocabulary. None means the setting in the
       vocabulary's files, or True if the files have no setting.
     keep_accents: True if accents stay. None means the setting in the
@@ -454,11 +455,11 @@ def _better_threshold(
   if not sizes["train"]["documents"]:
     return progress["largest"]
   smallest_hashes = progress["smallest"]
-  num_wanted = len(smallest_hashes) // 2
+  num_heldout = len(smallest_hashes) // 2
   if (
-    not progress["threshold"] or sizes["validation"]["documents"] >= num_wanted
+    not progress["threshold"] or sizes["validation"]["documents"] >= num_heldout
   ):
-    if not num_wanted and progress["threshold"]:
+    if not num_heldout and progress["threshold"]:
       # There is only one hash, so all documents are copies of one text.
       count = sizes["train"]["documents"]
       copies = f"{count:,} copies of " if count > 1 else ""
@@ -467,7 +468,7 @@ def _better_threshold(
         " out."
       )
     return None
-  return smallest_hashes[num_wanted - 1] + 1
+  return smallest_hashes[num_heldout - 1] + 1
 
 
 def _complete_folder(
@@ -531,13 +532,13 @@ def _complete_folder(
   unknown_share = (unigrams[unk] + num_unknown) / unigrams.sum()
   note(f"{tokenizer.pieces[unk]}: {unknown_share:.2%} of the tokens")
   if unknown_share > _MAX_UNKNOWN_SHARE and tokenizer.algorithm != "words":
-    case, accents = (
+    case_flag, accents_flag = (
       by_caller(" (--no-lower-case)", ""),
       by_caller(" (--keep-accents)", ""),
     )
     note(
       "warning: many words are unknown to the vocabulary; was it made for this"
-      f" language, for this case{case} and for accents{accents}?"
+      f" language, for this case{case_flag} and for accents{accents_flag}?"
     )
   return meta
 
@@ -551,17 +552,17 @@ _WORD_STARTS_ADVICE = (
 
 def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
   """Warns if words have too many tokens on average for whole-word masks."""
-  if not (tokens := sizes["train"]["tokens"]):
+  if not (num_tokens := sizes["train"]["tokens"]):
     return
   num_words = 0
   with pathlib.Path(output, "train.word_starts").open("rb") as f:
     while block := f.read(2**24):
       num_words += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
-  if tokens > _MAX_MEAN_WORD_TOKENS * num_words:
+  if num_tokens > _MAX_MEAN_WORD_TOKENS * num_words:
     note(
-      f"warning: words have {tokens / num_words:.0f} tokens on average, as in a"
-      " language that is written without spaces: whole-word masks, n-grams and"
-      " spans never take only a part of a word. Mask single"
+      f"warning: words have {num_tokens / num_words:.0f} tokens on average, as"
+      " in a language that is written without spaces: whole-word masks, n-grams"
+      " and spans never take only a part of a word. Mask single"
       f" {by_caller(_WORD_STARTS_ADVICE, 'tokens')}."
     )
 
@@ -577,18 +578,20 @@ class _ProgressMeter:
   def line(self, sizes: dict[str, dict[str, int]], share: float) -> str:
     """Returns the line for the new sizes and the new share of the inputs."""
     seconds = max(time.monotonic() - self._start, 1e-3)
-    tokens = sum(size["tokens"] for size in sizes.values())
-    documents = sum(size["documents"] for size in sizes.values())
-    rate = (tokens - self._tokens) / seconds
+    num_tokens = sum(size["tokens"] for size in sizes.values())
+    num_documents = sum(size["documents"] for size in sizes.values())
+    tokens_per_second = (num_tokens - self._tokens) / seconds
     text = (
-      f"{documents:,} documents, {tokens / 1e6:.1f} M tokens,"
-      f" {rate / 1e6:.2f} M tokens/s, {share:.0%}"
+      f"{num_documents:,} documents, {num_tokens / 1e6:.1f} M tokens,"
+      f" {tokens_per_second / 1e6:.2f} M tokens/s, {share:.0%}"
     )
     done_share = share - self._share
     if done_share <= 0:
       return text
-    remaining = round(seconds * (1 - share) / done_share)
-    return f"{text}, {remaining // 60}:{remaining % 60:02d} left"
+    remaining_seconds = round(seconds * (1 - share) / done_share)
+    return (
+      f"{text}, {remaining_seconds // 60}:{remaining_seconds % 60:02d} left"
+    )
 
 
 def _package_version() -> str:

@@ -5,9 +5,9 @@
   meta.json             format version, sizes, fingerprint; written last
   vocab.txt             a WordPiece vocabulary, with a piece on each line
   pieces.json           a list of the pieces, if the tokenizer is not WordPiece.
-                        Its published files are in the folder, too.
-  others.txt            for ELMo, the words outside the vocabulary. Their ids
-                        follow the vocabulary's ids.
+                        The tokenizer's published files are in the folder, too.
+  others.txt            for ELMo, the words outside the vocabulary. The ids of
+                        these words follow the vocabulary's ids.
   SPLIT.tokens          [T] token ids, uint16, or uint32 if there are more than
                         65,536 ids
   SPLIT.sentences       [S + 1] int64, the position in tokens where each

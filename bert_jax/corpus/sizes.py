@@ -14,8 +14,8 @@ import numpy as np
 from bert_jax.corpus.reader import Corpus
 from bert_jax.messages import by_caller
 
-# Warn if sentences have more than this many tokens on average. In English they
-# have about 25.
+# Warn if sentences have more than this many tokens on average. English
+# sentences have about 25 tokens.
 MAX_MEAN_TOKENS = 100
 # Warn if more than this share of the documents has only one sentence.
 MAX_SINGLE_SHARE = 0.5
@@ -79,7 +79,7 @@ def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
 def count_long_sentences(corpus: Corpus, min_tokens: int) -> int:
   """Counts sentences with at least `min_tokens` tokens.
 
-  A sentence that is the only one of its document is not counted.
+  A sentence that is the only sentence of its document is not counted.
   """
   sentences, documents = corpus.sentences, corpus.documents
   count = 0

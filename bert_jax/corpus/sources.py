@@ -1,8 +1,9 @@
 """Reads inputs (globs, TFDS names, `docstrings`) as documents of sentences.
 
 There are two steps, which a program can do in different processes.
-`read_records` yields raw documents in order; it is fast. `split_sentences` cuts
-one raw document into sentences; it is slow, and a pure function.
+`read_records` yields raw documents in order; this step is fast.
+`split_sentences` is a pure function that cuts one raw document into sentences;
+this step is slow.
 
 Files are read block by block (see `lines.py`), so the memory depends neither on
 the size of the file, nor on the length of its lines, nor on how much text a

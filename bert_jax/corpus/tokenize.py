@@ -25,12 +25,12 @@ from bert_jax.corpus import reader, sources, writer
 from bert_jax.messages import by_caller
 from bert_jax.text.vocabulary import Vocabulary
 
-# The number of characters in a batch. They take about 0.2 seconds, and a few MB
-# of the tokenizer's memory.
+# The number of characters in a batch. For a batch, the tokenizer needs about
+# 0.2 seconds, and a few MB of memory.
 _BATCH_CHARS = 2**18
 # The largest numbers of sentences, and of their characters, that are encoded at
-# once. If a long document were encoded at once, it would take a hundred times
-# its size in memory.
+# once. To encode a long document at once would take a hundred times the
+# document's size in memory.
 _MAX_SENTENCES = 1024
 _MAX_SENTENCE_CHARS = 2**20
 # The number of inputs that a worker has at once: the input on which it works,
@@ -250,16 +250,16 @@ class _Worker:
       succeeded, output = self.pipe.recv()
     except (EOFError, ConnectionResetError):
       self.process.join(5)
-      code = self.process.exitcode
+      exit_code = self.process.exitcode
       # The exit code is negative if a signal ended the process.
-      if not self._has_begun and code is not None and code > 0:
+      if not self._has_begun and exit_code is not None and exit_code > 0:
         raise ChildProcessError(
-          f"a worker process could not begin (exit code {code}): it imports the"
-          " script that started it, which must do its work under `if __name__"
-          ' == "__main__":`.'
+          f"a worker process could not begin (exit code {exit_code}): it"
+          " imports the script that started it, which must do its work under"
+          ' `if __name__ == "__main__":`.'
         ) from None
       raise ChildProcessError(
-        f"a worker process ended early (exit code {code});"
+        f"a worker process ended early (exit code {exit_code});"
         " if the machine is short of memory, use fewer"
         f" {by_caller('--processes', 'processes=')}."
       ) from None

@@ -54,8 +54,8 @@ def train_vocab(
       ends with .model; for byte-level BPE a new folder. The vocabulary's
       settings and digest are written into a file beside the output, or in the
       new folder.
-    algorithm: one of `train_vocabulary.ALGORITHMS`; in this order, they are the
-      algorithms of BERT, RoBERTa, ALBERT and ELMo.
+    algorithm: one of `train_vocabulary.ALGORITHMS`, which are, in this order,
+      the algorithms of BERT, RoBERTa, ALBERT and ELMo.
     format: see `sources.find_sources`.
     errors: see `sources.find_sources`.
     lower_case: True to change the text to lower case; None means True.
@@ -88,19 +88,19 @@ def train_vocab(
     )
   _check_output(output, algorithm)
   text_sources = sources.find_sources(inputs, format, errors)
-  spaces = _SpaceCounter()
+  space_counter = _SpaceCounter()
   progress = Progress("training a vocabulary")
   records = sources.read_records(text_sources)
-  texts = spaces.count_while_read(_read_texts(records, progress))
+  texts = space_counter.count_while_read(_read_texts(records, progress))
   chosen_cleaning = Cleaning(lower_case, keep_accents).with_defaults()
   strips_accents = (
     algorithm in ("wordpiece", "unigram") and not chosen_cleaning.keep_accents
   )
-  marks = (
+  mark_counter = (
     cleaning.MarkCounter(algorithm == "unigram") if strips_accents else None
   )
-  if marks:
-    texts = _count_marks_while_read(texts, marks)
+  if mark_counter:
+    texts = _count_marks_while_read(texts, mark_counter)
   with progress:
     vocabulary = train_vocabulary.train(
       algorithm, texts, size, chosen_cleaning, rules or words.RULES[0]
@@ -112,10 +112,10 @@ def train_vocab(
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:
     reason = _reason_for_fewer_pieces(
-      algorithm, size, vocabulary.vocab_size, spaces
+      algorithm, size, vocabulary.vocab_size, space_counter
     )
     note(f"warning: {reason}")
-  if marks and (line := marks.warning()):
+  if mark_counter and (line := mark_counter.warning()):
     note(line)
   return vocabulary.pieces
 

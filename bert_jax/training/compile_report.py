@@ -121,13 +121,14 @@ def cycle_lines(cycles: dict[str, Any]) -> list[str]:
     cycles_by_part[f"{name}, {kernel['count']} calls (modelled)"] = kernel[
       "cycles"
     ]
-  largest_first = sorted(cycles_by_part.items(), key=lambda item: -item[1])
+  sorted_parts = sorted(cycles_by_part.items(), key=lambda item: -item[1])
   return [
     f"  cycles       {format_million(cycles['total'])} million at"
     f" {cycles['clock'] / 1e6:.0f} MHz, by estimate:",
     *(
-      f"    {format_million(part):>9} {part / cycles['total']:4.0%}  {name}"
-      for name, part in largest_first
+      f"    {format_million(num_cycles):>9}"
+      f" {num_cycles / cycles['total']:4.0%}  {name}"
+      for name, num_cycles in sorted_parts
     ),
     f"  time         {cycles['compute_ms']:.1f} ms to compute,"
     f" {cycles['collectives_ms']:.1f} ms for collectives (modelled); MFU"

@@ -1,10 +1,10 @@
 """Holds a run's config as frozen dataclasses, and checks a restart's config.
 
 `parse` turns the dict of a config file into a `RunConfig`, which has one
-dataclass for each section. Each field says beside its name which values it may
-have. An unknown key, a wrong type or a value out of range raises a `UserError`
-whose message is one sentence. If the default of a field is None, the real
-default is where the section's docstring says.
+dataclass for each section. Each field says beside its name which values are
+allowed. An unknown key, a wrong type or a value out of range raises a
+`UserError` whose message is one sentence. If the default of a field is None,
+the real default is where the section's docstring says.
 """
 
 # Ruff forbids calls in the defaults of dataclasses, because all instances share
@@ -49,14 +49,14 @@ MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 TASK_OBJECTIVES = ("finetune", "tinybert_task")
 # Objectives that learn from a teacher. All other objectives refuse a teacher.
 TEACHER_OBJECTIVES = ("distil", "tinybert", "tinybert_task")
-# Builder -> the name of its loss on pairs of segments. The names of metrics
-# begin with it, for example nsp_loss.
+# Builder -> the name of its loss on pairs of segments. The metrics of this loss
+# begin with the name, for example nsp_loss.
 PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of rows with two segments, and all builders of masked rows.
 SEGMENT_BUILDERS = (*PAIR_NAMES, "electra_segments")
 MASKED_BUILDERS = (*SEGMENT_BUILDERS, "full_sentences", "doc_sentences")
-# Builders whose rows have no masks. Each of them serves only the objective with
-# its name.
+# Builders whose rows have no masks. Each of these builders serves only the
+# objective of the same name.
 UNMASKED_BUILDERS = ("lm", "elmo")
 # Objective -> the builders whose rows it can train on.
 OBJECTIVE_BUILDERS: dict[str, tuple[str, ...]] = {
@@ -105,7 +105,7 @@ def _field(
       `least`, `above`, `below`: bounds of a number.
       `share`: True if the number must be in [0, 1).
       `choices`: the allowed values.
-      `may_be_none`: "always" if the key may be None, so that the data decide
+      `may_be_none`: "always" if the key may be None, and the data then decide
       its value; "task" if only the config of a task may have None.
   """
   return dataclasses.field(
@@ -155,8 +155,8 @@ class Evaluate(Section):
 
   Attributes:
     every: steps between two evaluations; 0 means no evaluation.
-    examples: number of held-out examples of text; 0 means all of them. A task
-      is always evaluated on its whole splits.
+    examples: number of held-out examples of text; 0 means all held-out
+      examples. A task is always evaluated on its whole splits.
   """
 
   every: int = _whole_number(0, may_be_none="task")
@@ -168,8 +168,8 @@ class Checkpoint(Section):
   """Says when checkpoints are saved, and how many are kept.
 
   Attributes:
-    every: steps between two checkpoints; 0 means only one, at the end. An
-      evaluation with the lowest cost so far also saves a checkpoint.
+    every: steps between two checkpoints; 0 means only one checkpoint, at the
+      end. An evaluation with the lowest cost so far also saves a checkpoint.
     keep: the number of newest checkpoints that are kept.
     keep_best: the number of best checkpoints that are kept.
   """
@@ -476,30 +476,33 @@ def to_json(config: dict[str, Any], parsed: RunConfig) -> dict[str, Any]:
   """Returns the content of config.json.
 
   Args:
-    config: the dict that was parsed. A key that its top level lacks is missing
-      in config.json too, except for the keys of `OPTIONAL_KEYS`.
+    config: the dict that was parsed. If this dict lacks a section or another
+      key of the top level, config.json lacks it too, except for the keys of
+      `OPTIONAL_KEYS`.
     parsed: the config with the values that `setup.build` derived.
   """
-  derived: dict[str, Any] = {
+  derived_sections: dict[str, Any] = {
     "total_steps": parsed.total_steps,
     "init_new_rows": parsed.init_new_rows,
     "spike": dataclasses.asdict(parsed.spike),
     "model": parsed.model.options(),
   }
   for name in ("evaluate", "checkpoint"):
-    derived[name] = config[name] | {"every": getattr(parsed, name).every}
+    derived_sections[name] = config[name] | {
+      "every": getattr(parsed, name).every
+    }
   if parsed.trains_on_task:
     objective = parsed.objective
-    derived["objective"] = config["objective"] | {
+    derived_sections["objective"] = config["objective"] | {
       "kind": objective.kind,
       "labels": list(objective.labels or ()),
     }
     if objective.padding_id is not None:
-      derived["objective"]["padding_id"] = objective.padding_id
+      derived_sections["objective"]["padding_id"] = objective.padding_id
   if parsed.teacher:
     model = parsed.teacher.model.options()
-    derived["teacher"] = config["teacher"] | {"model": model}
-  return OPTIONAL_KEYS | config | derived
+    derived_sections["teacher"] = config["teacher"] | {"model": model}
+  return OPTIONAL_KEYS | config | derived_sections
 
 
 def _check_sections(config: dict[str, Any]) -> None:
@@ -724,11 +727,11 @@ def _check_float32(key: str, value: Any) -> None:
   magnitude = abs(value)
   if isinstance(value, float) and not math.isfinite(value):
     return  # The rules of each key check infinity and NaN.
-  smallest, largest = _FLOAT32_RANGE
-  if magnitude > largest or 0 < magnitude < smallest:
+  min_magnitude, max_magnitude = _FLOAT32_RANGE
+  if magnitude > max_magnitude or 0 < magnitude < min_magnitude:
     raise UserError(
-      f"{key}={value!r:.40} must be 0 or between {smallest:.2g} and"
-      f" {largest:.2g}, because the program computes in float32."
+      f"{key}={value!r:.40} must be 0 or between {min_magnitude:.2g} and"
+      f" {max_magnitude:.2g}, because the program computes in float32."
     )
 
 
@@ -803,7 +806,7 @@ def check_restart(
 
   Raises:
     UserError: a changed key changes what the run computes. The message names
-      all such keys.
+      each of these keys.
   """
   old, new, defaults = (
     flatten(json.loads(json.dumps(config))) for config in (old, new, defaults)

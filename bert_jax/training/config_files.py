@@ -98,7 +98,7 @@ def open_config(text: str, source: str = "") -> ConfigDict:
 
   Raises:
     UserError: the file is not a config. If the file raises an error, the
-      message names its line.
+      message names the line of the file.
   """
   source = source or _option(text)
   path, colon, name = resolve_name(text, source).partition(":")
@@ -144,7 +144,8 @@ def _line_error(source: str, path: str, error: Exception) -> UserError:
 def flat_text(config: ConfigDict) -> str:
   """Returns a config as lines of "key = value", with keys as in flags.
 
-  None means that a run takes the value from its data or from another model.
+  None means that a run takes the value from its data, or from a model that it
+  opens.
   """
   values = flatten(config.to_dict())
   return "\n".join(f"{key} = {values[key]!r}" for key in values)

@@ -103,7 +103,7 @@ def unigram_baseline(
   every weight, so that a piece of weight 0 has a finite cost.
 
   Args:
-    heldout: the examples; their batch has `{targets}_ids` and
+    heldout: the examples; a batch of them has the keys `{targets}_ids` and
       `{targets}_weights`.
     weights_of_pieces: [v] the frequency of each piece, such as its count in the
       training text.

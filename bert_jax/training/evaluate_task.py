@@ -36,8 +36,8 @@ def run_batches(
   Args:
     step: a jitted function: (parameters, global batch) -> replicated arrays.
     params: the model's parameters.
-    batches: the batches of a split. Each process makes all rows of a batch, and
-      uses its share of them.
+    batches: the batches of a split. Each process makes all rows of a batch, but
+      puts only its share of these rows on its devices.
     mesh: the mesh of the arrays.
     make_extra_arrays: indices of units -> arrays to add to the batch.
 
@@ -60,7 +60,7 @@ def run_batches(
 def jit_replicated(
   function: Callable[..., Any], mesh: Mesh
 ) -> Callable[..., Any]:
-  """Jits a function so that every process gets all of its results."""
+  """Jits a function so that every process gets all results of the function."""
   replicated_sharding = NamedSharding(mesh, PartitionSpec())
   return sharding.jit(function, out_shardings=replicated_sharding)
 
@@ -87,7 +87,7 @@ def logits_by_unit(
 
 
 class SplitEvaluator:
-  """Computes the logits of all units of a split, and its mean losses."""
+  """Computes the logits of all units of a split, and the mean losses."""
 
   def __init__(
     self,

@@ -44,7 +44,7 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
   file, and is read as NaN.
 
   Args:
-    path: the file. If it is missing, the result is [].
+    path: the file. If the file is missing, the result is [].
   """
   file = epath.Path(path)
   if not file.exists():
@@ -67,7 +67,7 @@ def _json_line(row: dict[str, Any]) -> str:
 
 
 class _RowRecord:
-  """Records the steps of metrics.jsonl and a checksum of all its lines."""
+  """Records the steps of all rows of metrics.jsonl, and the rows' checksum."""
 
   def __init__(self) -> None:
     self._checksum = 0
@@ -177,7 +177,7 @@ class Logger:
         `start_step` was saved. Rows that were lost or changed since then are
         reported.
       repeats_evaluation: True if the evaluation at `start_step` will be
-        repeated. Then its old row is dropped.
+        repeated. Then the row of the old evaluation is dropped.
       on_row: called for each new row; see `RowCallback`. If None,
         `messages.say` prints the row's progress line.
     """
@@ -273,8 +273,8 @@ class Logger:
     The loop compiles and evaluates in such blocks.
 
     Args:
-      steps: the number of optimizer steps in the block. They do not count for
-        the speed.
+      steps: the number of optimizer steps in the block. These steps do not
+        count for the speed.
     """
     start = time.perf_counter()
     yield
@@ -288,8 +288,8 @@ class Logger:
     """Prints lines during a slow block; see `messages.Progress`."""
     if not self._is_writer:
       return contextlib.nullcontext()
-    # Another thread prints the lines. With this context, they go where this
-    # thread's lines go.
+    # Another thread prints the lines. With this context, that thread's lines go
+    # where this thread's lines go.
     context = contextvars.copy_context()
 
     def write(line: str) -> None:
@@ -524,7 +524,7 @@ class StepSums:
 
     The earlier step is `steps_in_flight` steps before this step. If the run did
     not wait, jax would queue all steps until the next logged row. A run that
-    must stop would first have to compute all of them.
+    must stop would first have to compute all queued steps.
     """
     self._pending.append((step, metrics))
     if len(self._pending) > self._steps_in_flight:

@@ -46,8 +46,9 @@ class RunProgress:
   Attributes:
     state: the train state.
     step_sums: sums of the steps since the last logged row.
-    best_cost: the lowest cost in this phase; None before its first evaluation.
-      Each phase starts anew, since longer rows are easier to predict.
+    best_cost: the lowest cost in this phase; None before the first evaluation
+      in the phase. Costs of two phases are not compared, since longer rows are
+      easier to predict.
     evaluation_results: the results of the last evaluation, by name.
     spike_detector: finds losses that are too high.
     first_loss: the mean loss of the first logged row; None before this row,

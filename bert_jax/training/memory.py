@@ -1,7 +1,7 @@
 """Decides whether a run recomputes activations in the backward pass.
 
-The setting `model.remat` decides it. If the setting is unset, the size of the
-activations and the memory of a device decide it.
+If `model.remat` is not set in the config, the size of the activations and the
+memory of a device decide.
 """
 
 from collections.abc import Sequence

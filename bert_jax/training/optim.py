@@ -1,7 +1,7 @@
 """Builds optimizers and learning rate schedules by name.
 
-Some optimizers are the published optimizers of the models. Others correct
-known faults of the published ones.
+Some optimizers are the published optimizers of the models. The others correct
+known faults of the published optimizers.
 """
 
 import math
@@ -30,7 +30,7 @@ def _names_on_path(path: KeyPath) -> list[str]:
 
 
 def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
-  """Returns the axes of one variable, over which its norm is computed.
+  """Returns the axes over which the norm of one variable is computed.
 
   Each layer of a stack is a variable. So the first axis of a stack, which
   counts layers, is left out.
@@ -43,26 +43,26 @@ def decay_mask(params: Params) -> Params:
 
   These leaves are kernels, embeddings and ELMo's projections.
 
-  The name of the leaf decides. Its rank cannot decide, because the bias of a
+  The name of the leaf decides. The rank cannot decide, because the bias of a
   stack of layers has rank 2. The module's name cannot decide either, because
   modules of one role have several names ("LayerNorm", "layer_norm", ...).
 
   Raises:
     ValueError: a leaf's name has no rule.
   """
-  has_decay = {"kernel": True, "embedding": True, "bias": False}
-  has_decay["scale"] = False
+  decay_by_name = {"kernel": True, "embedding": True, "bias": False}
+  decay_by_name["scale"] = False
   # ELMo: the projections of the LSTMs' outputs, and the weighted sum of layers.
-  has_decay |= {"projection": True, "layer_weights": False, "gamma": False}
+  decay_by_name |= {"projection": True, "layer_weights": False, "gamma": False}
 
   def decide(path: KeyPath, _: jax.Array) -> bool:
     names = _names_on_path(path)
-    if names[-1] not in has_decay:
+    if names[-1] not in decay_by_name:
       raise ValueError(
         f"parameter {'/'.join(names)} has no rule for weight decay; add its"
         " name to `optim.decay_mask`."
       )
-    return has_decay[names[-1]]
+    return decay_by_name[names[-1]]
 
   return tree_map_with_path(decide, params)
 
@@ -207,7 +207,7 @@ def layer_scales(
 
   "written" is the rule of the paper (Clark et al. 2020, section 3.1). The
   released code has one power too many (google-research/electra
-  model/optimization.py, _get_layer_lrs), and its authors kept it.
+  model/optimization.py, _get_layer_lrs), and the authors kept this rule.
 
   Args:
     params: parameters with an `encoder`, or their shapes.
@@ -215,7 +215,8 @@ def layer_scales(
     rule: one of `LAYER_RULES`.
 
   Returns:
-    A tree of floats. For stacked layers it has float32 arrays that broadcast.
+    A tree of floats. For stacked layers, the tree has float32 arrays that
+    broadcast against the parameters.
 
   Raises:
     ValueError: the encoder has no layers.
@@ -287,7 +288,7 @@ def _as_matrices(
 ) -> Float[Array, "n rows columns"]:
   """Reshapes a stack of n kernels to [n, inputs, outputs], merging heads."""
   # Attention's output kernel has two input axes: heads and head size. All other
-  # kernels have one.
+  # kernels have one input axis.
   num_input_axes = stack.ndim - 2 if "output" in _names_on_path(path) else 1
   num_inputs = math.prod(stack.shape[1 : 1 + num_input_axes])
   return stack.reshape(stack.shape[0], num_inputs, -1)
@@ -467,8 +468,8 @@ def build_adagrad(
       code does; "adagrad_each" clips each variable's gradient by its norm.
     initial_accumulator: see `scale_by_adagrad` (1.0 as published).
     gradient_scale: the gradients are multiplied by this number. In the released
-      code it is the length of a row, 20. It has an effect, because the
-      accumulator begins above 0.
+      code, the number is the length of a row, 20. The factor has an effect,
+      because the accumulator begins above 0.
     clip_norm: the largest norm of scaled gradients (10.0 as published); 0 means
       no clipping.
 
@@ -542,8 +543,9 @@ def build_optimizer(
   | lamb | ALBERT (google-research/albert lamb_optimizer.py) |
   | lamb_optax | `optax.lamb`, applied to each layer of a stack |
 
-  fairseq has one group of parameters, so it decays all of them. It adds epsilon
-  before the correction of v, and this code adds epsilon after the correction.
+  fairseq has one group of parameters, so it decays all parameters. fairseq adds
+  epsilon before the correction of v, and this code adds epsilon after the
+  correction.
 
   Args:
     schedule: step -> learning rate.
@@ -603,9 +605,9 @@ def build_schedule(
 
   * "bert": linear decay that counts from step 0, so the rate jumps down at the
     end of warm-up (google-research/bert optimization.py).
-  * "electra": the rate of "bert". During warm-up it is multiplied by the share
-    of warm-up that is done, so there is no jump (google-research/electra
-    model/optimization.py).
+  * "electra": the decayed rate of "bert", also during warm-up, multiplied by
+    the share of warm-up that is done. So there is no jump
+    (google-research/electra model/optimization.py).
   * "linear": linear decay from the peak at the end of warm-up (fairseq, Hugging
     Face).
   * "cosine": half a cosine from the peak at the end of warm-up (Radford et al.

@@ -160,8 +160,8 @@ def fill_from_data(
   These are `vocab_size` and, for RoBERTa, `padding_id`.
 
   Args:
-    model: the section. Its value for one of these keys must be None, or equal
-      to the value from the data.
+    model: the section. The section's value for one of these keys must be None,
+      or equal to the value from the data.
     data: the data of the first phase.
     data_path: the path of the data, for messages.
 
@@ -190,8 +190,8 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
   """Returns the default values of the keys that a run's config may lack.
 
   Args:
-    config: a complete config. Its builder, objective and families decide which
-      keys have a default.
+    config: a complete config. The builder, the objective and the families of
+      this config decide which keys have a default.
 
   Returns:
     {"data": {...}, "objective": {...}, ...}, nested like the config.
@@ -275,5 +275,5 @@ def _teacher_model(
   options_from_student = {
     k: model[k] for k in (*KEYS_FROM_DATA, *KEYS_FROM_STUDENT) if k in model
   }
-  multiple = {"vocab_multiple": model["vocab_multiple"]}
-  return options_from_student | section.model.options() | multiple
+  vocab_option = {"vocab_multiple": model["vocab_multiple"]}
+  return options_from_student | section.model.options() | vocab_option

@@ -16,9 +16,9 @@ from bert_jax.weights import checkpoint
 class SnapshotMaker:
   """Makes the arrays that a checkpoint saves from a train state.
 
-  One program makes the arrays, their checksums and a check for numbers that
-  are not finite. It is compiled in the background while the run begins, so
-  that the first checkpoint does not wait for the compiler.
+  One program makes the arrays and their checksums, and checks that all
+  parameters are finite. The program is compiled in the background while the run
+  begins, so that the first checkpoint does not wait for the compiler.
   """
 
   def __init__(
@@ -31,8 +31,8 @@ class SnapshotMaker:
 
     Args:
       pool: the threads that compile, from `compile_ahead.compile_threads`.
-      state: a state; all states that are saved must have its shapes, dtypes
-        and shardings.
+      state: a state; all states that are saved must have the shapes, dtypes and
+        shardings of this state.
       layout: the shapes and shardings of the arrays in a checkpoint, from
         `state.checkpoint_layout`.
       mesh: the mesh of the arrays.

@@ -33,8 +33,8 @@ from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import columns_in_task_order
 
-# The report lists the names of a group if they are at most this many. For a
-# larger group it gives counts.
+# The report lists the names in a group of at most this many names. For a larger
+# group, the report gives counts.
 _MAX_LISTED = 6
 # How to make rows of the word table for pieces that are new to the model. A
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
@@ -104,8 +104,8 @@ def read_for_fine_tuning(
     pieces: the pieces of the data's vocabulary. First come all pieces of the
       model's vocabulary; further pieces may follow.
     data_path: the data's folder, for messages.
-    family: the family in the run's config. It is used only for a folder that
-      does not name a family.
+    family: the family in the run's config. This family is used only for a
+      folder that does not name a family.
 
   Raises:
     ValueError: the files cannot be read, the family cannot be fine-tuned, or
@@ -197,8 +197,8 @@ def open_configured_model(
   Args:
     option: the key, for messages: "init_from" or "teacher.path".
     path: the key's value.
-    family: the family in the run's config. It is used only for a folder that
-      names no family.
+    family: the family in the run's config. This family is used only for a
+      folder that does not name a family.
     **options: the other arguments of `weights.load.open_model`.
 
   Raises:
@@ -312,17 +312,17 @@ def fill_model_section(
     if not _equal_in_json(section_options[name], sizes[name])
   )
   if wrong_names:
-    values = ", ".join(
+    config_text = ", ".join(
       f"model.{name}={section_options[name]!r}" for name in wrong_names
     )
-    model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong_names)
-    flags = by_caller(" ", ", ").join(
+    model_text = ", ".join(f"{name}={sizes[name]!r}" for name in wrong_names)
+    flags_text = by_caller(" ", ", ").join(
       messages.setting(f"model.{name}", sizes[name]) for name in wrong_names
     )
     raise UserError(
-      f"the config has {values}, but init_from={pretrained_model.path} has"
-      f" {model_values}; pass {flags}, or leave them out of the config file to"
-      " take the values of the model."
+      f"the config has {config_text}, but init_from={pretrained_model.path} has"
+      f" {model_text}; pass {flags_text}, or leave them out of the config file"
+      " to take the values of the model."
     )
   variants = models.family(family).VARIANTS
   published_sizes = variants.get(section_options.get("variant"), {})
@@ -366,12 +366,12 @@ def take_parameters(
       the model. A classifier that is taken gets its columns in the order of
       `labels`. None means that the objective takes all parameters that the
       model has.
-    labels: the names of the run's labels; () if it has none.
+    labels: the names of the run's labels; () if the run has no labels.
     vocabulary_axes: path of a parameter -> the axis along which the parameter
       has a row for each piece; see `state.vocabulary_axes`. None means that
       only the word table has such rows, along axis 0.
-    vocab_size: the number of ids. Rows of `params` beyond it are padding for
-      the mesh. None means that every row has an id.
+    vocab_size: the number of ids. Rows of `params` beyond this number are
+      padding for the mesh. None means that every row has an id.
     init_new_rows: how to make rows for pieces that the model does not have, one
       of `NEW_ROW_METHODS`.
 
@@ -488,8 +488,8 @@ class VocabularyFitter:
 
     Args:
       array: the model's parameter, float32.
-      initial: the run's initial parameter. It may have rows beyond the data's
-        pieces: for ids that a task adds, and as padding for the mesh.
+      initial: the run's initial parameter. This array may have rows beyond the
+        data's pieces: for ids that a task adds, and as padding for the mesh.
       axis: the axis of the rows in both arrays.
       path: the parameter's path, for messages.
 
@@ -642,8 +642,8 @@ def new_word_rows(
 def describe_new_rows(new_pieces: Sequence[str], method: str) -> str:
   """Describes the new rows: their number, their pieces, how they were made."""
   names = ", ".join(repr(piece) for piece in new_pieces[:_MAX_LISTED])
-  num_hidden = len(new_pieces) - _MAX_LISTED
-  if num_hidden > 0:
-    names += f" and {num_hidden} more"
+  num_unlisted = len(new_pieces) - _MAX_LISTED
+  if num_unlisted > 0:
+    names += f" and {num_unlisted} more"
   origin = "each the mean of old rows" if method == "mean" else "all random"
   return f"new rows of the word table: {len(new_pieces)} ({names}), {origin}"

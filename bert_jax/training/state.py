@@ -24,7 +24,7 @@ class TrainState(struct.PyTreeNode):
     step: int32 scalar, the number of optimizer steps done.
     params: the parameters, float32.
     opt_state: the optimizer's state.
-    carry: the objective's state; {} for an objective without one.
+    carry: the objective's state; {} for an objective without a state.
   """
 
   step: jax.Array
@@ -100,9 +100,9 @@ def checkpoint_layout(
 ) -> TrainState:
   """Returns `state_shapes` with the shapes that a checkpoint has.
 
-  In memory the "vocab" axes may be padded, so that the mesh divides them. In a
-  checkpoint they have `vocab_size` entries, and an axis that is padded in
-  memory is not split over devices.
+  In memory, the "vocab" axes may be padded to a length that the mesh divides.
+  In a checkpoint, these axes have `vocab_size` entries, and an axis that is
+  padded in memory is not split over devices.
   """
 
   def without_padding(
@@ -190,7 +190,7 @@ def init_state(
   Args:
     objective: the objective; its parameters are a part of the state.
     optimizer: the optimizer; its moments are a part of the state.
-    mesh: the mesh; enter it with `sharding.use_mesh` first.
+    mesh: the mesh; enter the mesh with `sharding.use_mesh` first.
     seed: the seed of the initial parameters.
     batch: a batch, or its shapes.
     splits_update: see `state_shapes`.

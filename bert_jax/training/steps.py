@@ -147,11 +147,11 @@ def make_train_step(
   | `tokens` | the number of tokens in the global batch without padding |
   | `padding` | the share of the global batch that is padding |
 
-  The train step may get a fifth argument, `limit`. Then it has a metric
-  `skipped`, which is 0 or 1. It is 1 if the loss is above the limit, or if the
-  loss or the gradient is not finite. A step that is skipped changes no array of
-  floating-point numbers, such as the parameters. The counters still increase,
-  so that the schedule fits the number of steps.
+  The train step may get a fifth argument, `limit`. Then there is also a metric
+  `skipped`, which is 1 if the loss is above the limit, or if the loss or the
+  gradient is not finite, and 0 otherwise. A step that is skipped changes no
+  array of floating-point numbers, for example no parameter. The counters still
+  increase, so that the schedule fits the number of steps.
 
   Args:
     objective: the objective.

@@ -57,7 +57,8 @@ class Outcome:
 
   Attributes:
     run: the run.
-    error: a sentence that says why the run failed; None if it did not fail.
+    error: a sentence that says why the run failed; None if the run did not
+      fail.
     rows: the rows of evaluations in the run's metrics.jsonl.
   """
 
@@ -80,7 +81,8 @@ def parse_axis(axis: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
 
   Args:
     axis: the axis of a grid.
-    config: the config. Its value for the key decides the type of the values.
+    config: the config. The value of the key in this config decides the type of
+      the axis's values.
 
   Raises:
     UserError: the key is unknown, there are no values, or a value has a wrong
@@ -397,7 +399,7 @@ def best_outcome(outcomes: Sequence[Outcome], metric: str) -> Outcome:
   """Returns the outcome of the run with the best metric at the last step.
 
   Args:
-    outcomes: the runs; one or more of them did not fail.
+    outcomes: the outcomes of the runs; at least one run did not fail.
     metric: the name of the metric. A lower loss is better; all other metrics
       are better if they are higher.
   """

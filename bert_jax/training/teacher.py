@@ -1,8 +1,9 @@
 """Opens the teacher of a run, which is a trained model that does not change.
 
 A teacher is the folder of a run, a converted folder or a transformers
-folder, as for `open_model`. Its parameters are an argument of the train step.
-They are never donated and never saved; a checkpoint has their digest.
+folder, as for `open_model`. The teacher's parameters are an argument of the
+train step. They are never donated and never saved; a checkpoint has only a
+digest of the parameters.
 """
 
 import dataclasses
@@ -61,8 +62,9 @@ def open_teacher(
       files. All other sizes are taken from the files.
     data_folder: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
-      of its classifier are put in the order of the task's labels. None means
-      a run on text, for which the teacher must have a masked-LM head.
+      of the teacher's classifier are put in the order of the task's labels.
+      None means a run on text, for which the teacher must have a masked-LM
+      head.
 
   Raises:
     UserError: the files cannot be read, or the teacher does not fit the config,

@@ -156,8 +156,8 @@ def devices_of_slice(slice_name: str) -> list[jax.Device]:
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
     raise unknown_slice_error
   # Check the size here, because libtpu crashes if a slice is very large.
-  axes = GENERATIONS[name].layouts[0].count("x")
-  if layout.count("x") != axes or num_chips(layout) > MAX_CHIPS:
+  num_separators = GENERATIONS[name].layouts[0].count("x")
+  if layout.count("x") != num_separators or num_chips(layout) > MAX_CHIPS:
     raise unknown_slice_error
   try:
     options = GENERATIONS[name].options
@@ -429,7 +429,7 @@ def compile_in_this_process(
 def trace_program(step: StepToCompile) -> jax.stages.Traced:
   """Traces a step with the settings of the training loop."""
   state_shardings = jax.tree.map(lambda x: x.sharding, step.arguments[0])
-  jitted = jax.jit(
+  jitted_step = jax.jit(
     step.function,
     donate_argnums=0,
     out_shardings=(state_shardings, None),
@@ -438,7 +438,7 @@ def trace_program(step: StepToCompile) -> jax.stages.Traced:
     ),
   )
   with sharding.use_mesh(step.mesh):
-    return jitted.trace(*step.arguments)
+    return jitted_step.trace(*step.arguments)
 
 
 def compile_program(
@@ -448,7 +448,8 @@ def compile_program(
 
   Args:
     step: the step.
-    traced: what `trace_program` returned for the step; None traces it here.
+    traced: what `trace_program` returned for the step; None traces the step
+      here.
   """
   traced = traced or trace_program(step)
   with sharding.use_mesh(step.mesh):

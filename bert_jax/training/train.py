@@ -200,11 +200,11 @@ def next_command(setup: Setup, workdir: str) -> str:
 def finished_step(config: dict[str, Any], workdir: str) -> int | None:
   """Returns the last step of a run that is complete; else None.
 
-  It reads no data and computes nothing, and prints a line for each changed
-  value that a restart may change. The result is None, too, if the run lacks its
-  last evaluation, if a file of the run is damaged, or if the config changes a
-  key that a restart may not change. Then `run` says what is wrong, or does what
-  is missing.
+  This function reads no data and computes nothing. It prints a line for each
+  changed value that a restart may change. The result is None, too, if the run
+  lacks its last evaluation, if a file of the run is damaged, or if the config
+  changes a key that a restart may not change. Then `run` says what is wrong, or
+  does what is missing.
 
   Args:
     config: a nested dict with the keys of `config.RunConfig`. A key whose value
@@ -249,8 +249,8 @@ def run(
 
   Args:
     config: nested dict with the keys of `config.RunConfig`, or a ConfigDict;
-      see configs/. It is not changed.
-    workdir: the run's folder, which is made if it is missing. It gets
+      see configs/. The config is not changed.
+    workdir: the run's folder, which is made if it is missing. The folder gets
       config.json, the tokenizer's files, metrics.jsonl, TensorBoard files,
       loss.png and checkpoints/.
     on_row: see `logging.Logger`.
