@@ -185,8 +185,8 @@ def read_lines(
   """
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
   line_number, offset, held_back_text, has_begun = 1, 0, "", False
-  # The parts of the line that has not ended yet, and the number of characters in
-  # all parts.
+  # The parts of the line that has not ended yet, and the number of characters
+  # in all parts.
   line_parts: list[str] = []
   line_size, limit = 0, MAX_CHARS if cuts_lines else MAX_RECORD_CHARS
   while True:
