@@ -79,7 +79,7 @@ Command: for the data of the quickstart, one of
     --workdir runs/small_distil --config.data.path=runs/quickstart/data \
     --config.teacher.path=runs/quickstart
 albert_cpu, roberta_cpu and elmo_cpu need other vocabularies, trained on the
-same text. The commands are those of albert_cpu. For roberta_cpu, `vocab` has
+same text. These commands are for albert_cpu. For roberta_cpu, `vocab` needs
 --tokenizer bytelevel, and for elmo_cpu --tokenizer words --size 3000:
   bert_jax vocab --tokenizer unigram --size 4096 \
     --input runs/quickstart/text.txt --output runs/unigram.model
