@@ -10,4 +10,6 @@ def equal_batches(a, b):
 
 
 def join_batches(batches):
-  return {k: np.concatenate([p[k] for p in batches]) for k in batches[0]}
+  return {
+    key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]
+  }

@@ -27,11 +27,18 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   dtype = reader.token_dtype(vocab_size)
   split_writer = writer.SplitWriter(partial_folder, dtype, {"files": {}})
   for split, split_documents in (("train", documents), ("validation", heldout)):
-    tokens = [t for d in split_documents for s in d for t in s]
+    tokens = [
+      token
+      for document in split_documents
+      for sentence in document
+      for token in sentence
+    ]
     encoded_documents = writer.EncodedDocuments(
       np.array(tokens, dtype),
-      np.array([len(s) for d in split_documents for s in d], np.int64),
-      np.array([len(d) for d in split_documents], np.int64),
+      np.array(
+        [len(sentence) for d in split_documents for sentence in d], np.int64
+      ),
+      np.array([len(document) for document in split_documents], np.int64),
     )
     split_writer.append(split, encoded_documents)
   split_writer.save({})

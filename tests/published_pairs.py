@@ -52,12 +52,12 @@ def rows_of_document(
   target = max_tokens
   if rng.random() < short_probability:
     target = rng.randint(2, max_tokens)
-  rows, chunk, i = [], [], 0
-  while i < len(document):
-    chunk.append(document[i])
+  rows, chunk, sentence_index = [], [], 0
+  while sentence_index < len(document):
+    chunk.append(document[sentence_index])
     is_full = sum(map(len, chunk)) >= target
-    if not is_full and i < len(document) - 1:
-      i += 1
+    if not is_full and sentence_index < len(document) - 1:
+      sentence_index += 1
       continue
     first_count = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
     a = [token for sentence in chunk[:first_count] for token in sentence]
@@ -73,7 +73,7 @@ def rows_of_document(
         b.extend(sentence)
         if len(b) >= target - len(a):
           break
-      i -= len(chunk) - first_count
+      sentence_index -= len(chunk) - first_count
     else:
       b = [token for sentence in chunk[first_count:] for token in sentence]
     num_front, num_back = truncate(a, b, max_tokens, rng)
@@ -82,7 +82,7 @@ def rows_of_document(
       Row(a, b, is_random, num_front, num_back, min(max_predictions, num_masks))
     )
     chunk = []
-    i += 1
+    sentence_index += 1
   return rows
 
 

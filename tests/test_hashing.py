@@ -8,12 +8,12 @@ import pytest
 from bert_jax import hashing
 
 
-def chi_square(values: np.ndarray, cells: int) -> float:
-  """Returns how many standard deviations the statistic is above its mean."""
-  counts = np.bincount(values.ravel().astype(np.int64), minlength=cells)
-  expected_count = values.size / cells
+def chi_square(values: np.ndarray, num_cells: int) -> float:
+  """Returns how many standard deviations chi-squared is above its mean."""
+  counts = np.bincount(values.ravel().astype(np.int64), minlength=num_cells)
+  expected_count = values.size / num_cells
   statistic = ((counts - expected_count) ** 2 / expected_count).sum()
-  return (statistic - (cells - 1)) / np.sqrt(2 * (cells - 1))
+  return (statistic - (num_cells - 1)) / np.sqrt(2 * (num_cells - 1))
 
 
 def test_draws_never_change():
@@ -30,7 +30,9 @@ def test_keys_depend_on_all_labels_in_order():
   assert hashing.make_key(1, 2) != hashing.make_key(2, 1)
   assert hashing.make_key("a", 1) != hashing.make_key("b", 1)
   assert hashing.make_key(-1) == hashing.make_key(2**64 - 1)
-  keys = {hashing.make_key(seed, e) for seed in range(99) for e in range(99)}
+  keys = {
+    hashing.make_key(seed, epoch) for seed in range(99) for epoch in range(99)
+  }
   assert len(keys) == 99 * 99
 
 
@@ -48,10 +50,15 @@ def test_draws_have_the_broadcast_shape():
 
 @pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
 def test_every_byte_is_uniform(draw):
-  x = draw(3, np.arange(2000)[:, None], np.arange(128))
-  for shift in range(0, 8 * x.itemsize, 8):
+  draws = draw(3, np.arange(2000)[:, None], np.arange(128))
+  for shift in range(0, 8 * draws.itemsize, 8):
     assert (
-      abs(chi_square(x >> x.dtype.type(shift) & x.dtype.type(255), 256)) < 5
+      abs(
+        chi_square(
+          draws >> draws.dtype.type(shift) & draws.dtype.type(255), 256
+        )
+      )
+      < 5
     )
 
 
@@ -60,19 +67,21 @@ def test_every_byte_is_uniform(draw):
 def test_neighbours_are_independent(draw, shift):
   """Pairs of neighbouring draws fill all cells of a 64x64 grid equally."""
 
-  def cells(key):
-    x = draw(key, np.arange(1500)[:, None], np.arange(128))
-    return (x >> x.dtype.type(shift) & x.dtype.type(63)).astype(np.int64)
+  def six_bits(key):
+    draws = draw(key, np.arange(1500)[:, None], np.arange(128))
+    return (draws >> draws.dtype.type(shift) & draws.dtype.type(63)).astype(
+      np.int64
+    )
 
-  x = cells(11)
-  for a, b in (
-    (x[1:], x[:-1]),
-    (x[:, 1:], x[:, :-1]),
-    (x[1:, 1:], x[:-1, :-1]),
-    (x[1:, :-1], x[:-1, 1:]),
-    (x, cells(12)),
+  values = six_bits(11)
+  for first_values, second_values in (
+    (values[1:], values[:-1]),
+    (values[:, 1:], values[:, :-1]),
+    (values[1:, 1:], values[:-1, :-1]),
+    (values[1:, :-1], values[:-1, 1:]),
+    (values, six_bits(12)),
   ):
-    assert abs(chi_square(a * 64 + b, 4096)) < 5
+    assert abs(chi_square(first_values * 64 + second_values, 4096)) < 5
 
 
 @pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
@@ -91,28 +100,28 @@ def test_one_input_bit_flips_half_the_output(draw):
 
 
 def test_uniform_and_randint_stay_in_their_ranges():
-  u = hashing.uniform(1, np.arange(100_000))
-  assert u.min() >= 0 and u.max() < 1
-  assert abs(u.mean() - 0.5) < 0.005
+  fractions = hashing.uniform(1, np.arange(100_000))
+  assert fractions.min() >= 0 and fractions.max() < 1
+  assert abs(fractions.mean() - 0.5) < 0.005
   high = np.array([1, 2, 7, 1000])
-  x = hashing.randint(1, np.arange(50_000)[:, None], np.arange(4), high)
-  assert x.dtype == np.int64
-  assert (x.min(0) == 0).all() and (x.max(0) == high - 1).all()
-  assert abs(chi_square(x[:, 2], 7)) < 5
+  integers = hashing.randint(1, np.arange(50_000)[:, None], np.arange(4), high)
+  assert integers.dtype == np.int64
+  assert (integers.min(0) == 0).all() and (integers.max(0) == high - 1).all()
+  assert abs(chi_square(integers[:, 2], 7)) < 5
 
 
 def test_half_binomial_counts_fair_coins():
   trials = np.array([0, 1, 5, 63, 64, 65, 1000, 100_000])
   repeats = 4000
-  x = hashing.half_binomial(
+  counts = hashing.half_binomial(
     1, np.arange(repeats * 7), np.tile(trials[:-1], repeats)
   ).reshape(repeats, 7)
-  assert (x >= 0).all() and (x <= trials[:-1]).all()
-  assert (x[:, 0] == 0).all()
-  np.testing.assert_allclose(x.mean(0), trials[:-1] / 2, rtol=0.03)
-  np.testing.assert_allclose(x[:, 1:].var(0), trials[1:-1] / 4, rtol=0.1)
+  assert (counts >= 0).all() and (counts <= trials[:-1]).all()
+  assert (counts[:, 0] == 0).all()
+  np.testing.assert_allclose(counts.mean(0), trials[:-1] / 2, rtol=0.03)
+  np.testing.assert_allclose(counts[:, 1:].var(0), trials[1:-1] / 4, rtol=0.1)
   # Five coins have six outcomes, which occur in binomial proportions.
-  shares = np.bincount(x[:, 2], minlength=6) / repeats
+  shares = np.bincount(counts[:, 2], minlength=6) / repeats
   np.testing.assert_allclose(
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
   )

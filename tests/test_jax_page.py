@@ -57,8 +57,8 @@ def test_every_section_with_code_is_here():
 @pytest.mark.parametrize(
   "title",
   [
-    pytest.param(t, marks=pytest.mark.slow if t in SLOW_TITLES else ())
-    for t in PROGRAM_BY_TITLE
+    pytest.param(title, marks=pytest.mark.slow if title in SLOW_TITLES else ())
+    for title in PROGRAM_BY_TITLE
   ],
 )
 def test_a_program_runs(title, folder, monkeypatch):

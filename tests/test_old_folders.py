@@ -78,19 +78,19 @@ def test_a_prepared_folder_opens(old_folders):
 
 
 @pytest.mark.parametrize(
-  "name, data, recipe",
+  "name, data_folder, config_name",
   [
     ("pretrained", "prepared", "bert:tiny"),
     ("tuned", "task", "glue:sst2"),
   ],
 )
-def test_a_run_continues(old_folders, tmp_path, name, data, recipe):
+def test_a_run_continues(old_folders, tmp_path, name, data_folder, config_name):
   """From step 10 the run logs the rows that the old run logged."""
   run_copy = tmp_path / name
   shutil.copytree(old_folders / name, run_copy)
   shutil.rmtree(run_copy / "checkpoints" / "20")
   # config.json also has values that the run added to its config.
-  config = configs.load_defaults(recipe)
+  config = configs.load_defaults(config_name)
   saved_config = json.loads((run_copy / "config.json").read_text())
   for key, section in config.items():
     if isinstance(section, dict):
@@ -99,7 +99,7 @@ def test_a_run_continues(old_folders, tmp_path, name, data, recipe):
       config[key] = saved_config[key]
   # Flags set the sizes of the model, so they are not in the config file.
   config["model"] = saved_config["model"]
-  config["data"]["path"] = str(old_folders / data)
+  config["data"]["path"] = str(old_folders / data_folder)
   if config["init_from"]:
     config["init_from"] = str(old_folders / config["init_from"])
   assert int(train.run(config, str(run_copy)).step) == 20

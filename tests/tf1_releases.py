@@ -44,7 +44,8 @@ def table_shapes(scope, width):
     "token_type": NUM_SEGMENTS,
   }
   shapes = {
-    f"{scope}/{n}_embeddings": (r, width) for n, r in num_rows_by_name.items()
+    f"{scope}/{name}_embeddings": (num_rows, width)
+    for name, num_rows in num_rows_by_name.items()
   }
   return shapes | norm_shapes(f"{scope}/LayerNorm", width)
 
@@ -153,7 +154,7 @@ def random_arrays(shapes, seed=0):
 
 
 def save_checkpoint(path, name, arrays, has_slots=True):
-  """Writes a TF1 checkpoint; returns the names of arrays only for training."""
+  """Writes a TF1 checkpoint; returns names of arrays for training only."""
   import tensorflow as tf
 
   extra_arrays = {}
@@ -180,7 +181,11 @@ def write_json(path, content):
 
 
 def write_release(path, arrays, has_slots=False, **changes):
-  """Writes a folder like BERT's releases; returns `save_checkpoint`'s names."""
+  """Writes a folder like BERT's releases.
+
+  Returns:
+    The names of the arrays for training only.
+  """
   extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
   path = pathlib.Path(path)

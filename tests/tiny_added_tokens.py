@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from bert_jax.text import added_tokens, open_vocabulary, unigram
 
-# At least one token sets each flag. The last token, "a", is a piece already.
+# Some token sets each flag. The last token, "a", may be a piece already.
 ADDED_TOKENS = (
   AddedToken("covid19", normalized=True),
   AddedToken("[E1]", normalized=False, special=True),

@@ -44,10 +44,10 @@ def _tokenizer_files(family):
 
 def delete_digests(path):
   """Deletes the digests of a folder, so that its files can be changed."""
-  file = pathlib.Path(path) / "config.json"
-  config = json.loads(file.read_text())
+  config_path = pathlib.Path(path) / "config.json"
+  config = json.loads(config_path.read_text())
   del config["sha256"], config["checksum"]
-  file.write_text(json.dumps(config))
+  config_path.write_text(json.dumps(config))
 
 
 def write_model(

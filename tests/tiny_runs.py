@@ -23,7 +23,7 @@ SIZES_BY_FAMILY = {
 
 
 def shrink_config(config, folder):
-  """Returns a config of a tiny model and of a run that takes seconds."""
+  """Returns a config with a tiny model and 4 steps; changes its sections."""
   model, data_section = config["model"], config["data"]
   model |= (
     SIZES | SIZES_BY_FAMILY.get(model["family"], {}) | dict(dtype="float32")

@@ -15,25 +15,28 @@ def run_command(*arguments):
 def test_the_output_reads_back_as_the_same_documents(tmp_path, capsys):
   texts = ["One here. Two  here.\n\nThree\there.", "Four."]
   path = tmp_path / "in.jsonl"
-  path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-  out = tmp_path / "out.txt"
-  run_command("--input", path, "--output", out)
-  assert out.read_text() == "One here.\nTwo here.\nThree here.\n\nFour.\n"
-  assert list(sources.read_documents(str(out))) == [
+  path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+  output_path = tmp_path / "out.txt"
+  run_command("--input", path, "--output", output_path)
+  assert (
+    output_path.read_text() == "One here.\nTwo here.\nThree here.\n\nFour.\n"
+  )
+  assert list(sources.read_documents(str(output_path))) == [
     ["One here.", "Two here.", "Three here."],
     ["Four."],
   ]
   assert capsys.readouterr().out.splitlines() == [
-    f"{out}: 2 documents, 7 words.",
-    f"next: bert_jax vocab --input {out} --size 30522 --output vocab.txt",
+    f"{output_path}: 2 documents, 7 words.",
+    f"next: bert_jax vocab --input {output_path} --size 30522"
+    " --output vocab.txt",
   ]
 
 
 def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):
-  path, out = tmp_path / "in.txt", tmp_path / "out.txt"
+  path, output_path = tmp_path / "in.txt", tmp_path / "out.txt"
   path.write_bytes(b"\x00\x01 \xe2\x80\x8b\n\nA \x02 word\x03.\n\x04\n\n\xff\n")
-  split_text.split_text([str(path)], str(out), "auto", "replace", "en")
-  assert out.read_text() == "A word\x03.\n"
+  split_text.split_text([str(path)], str(output_path), "auto", "replace", "en")
+  assert output_path.read_text() == "A word\x03.\n"
 
 
 @pytest.mark.parametrize(
@@ -41,9 +44,9 @@ def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):
 )
 def test_bad_text_leaves_no_output(tmp_path, content):
   (tmp_path / "in.txt").write_bytes(content)
-  out = tmp_path / "out.txt"
+  output_path = tmp_path / "out.txt"
   with pytest.raises(SystemExit, match="error: .*in.txt"):
-    run_command("--input", tmp_path / "in.txt", "--output", out)
+    run_command("--input", tmp_path / "in.txt", "--output", output_path)
   assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]
 
 

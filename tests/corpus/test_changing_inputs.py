@@ -1,4 +1,4 @@
-"""Tests that no folder is made from inputs that change while they are read."""
+"""Tests that nothing is written if an input changes while it is read."""
 
 import os
 import pathlib
@@ -66,8 +66,8 @@ def change_while_reading(monkeypatch, change, reading_number=1):
 
   def read(path, *arguments):
     paths_read.append(path)
-    for i, raw in enumerate(read_file(path, *arguments)):
-      yield raw
+    for i, record in enumerate(read_file(path, *arguments)):
+      yield record
       if i == 0 and len(paths_read) == reading_number:
         change(path)
 
@@ -79,7 +79,7 @@ def change_while_reading(monkeypatch, change, reading_number=1):
 def test_prepare_refuses_text_that_changes(
   text_path, tmp_path, monkeypatch, change, reading_number
 ):
-  """The file changes in the first pass, for filters, or in the second pass."""
+  """The file changes in the first pass, for filters, or in the second one."""
   output = tmp_path / "prepared"
   arguments = (str(text_path), str(tmp_path / "vocab.txt"), str(output))
   options = dict(processes=1, filters=Filters(min_words=1), heldout=0.0)
@@ -130,10 +130,12 @@ def test_prepare_task_refuses_rows_that_change(
   text_path, tmp_path, monkeypatch, change, name
 ):
   path = tmp_path / name
-  row_template = '{"text": "some words", "label": %d}\n' * 2
+  two_row_template = '{"text": "some words", "label": %d}\n' * 2
   header = "" if name == "a.jsonl" else "text\tlabel\n"
-  row_template = row_template if name == "a.jsonl" else "some words\t%d\n" * 2
-  path.write_text(header + row_template % (0, 1) * 9)
+  two_row_template = (
+    two_row_template if name == "a.jsonl" else "some words\t%d\n" * 2
+  )
+  path.write_text(header + two_row_template % (0, 1) * 9)
   task = task_inputs.find_task("mine", columns="text=text,label=label")
   inputs = task_inputs.parse_inputs(task, [f"train={path}"])
   output = tmp_path / "task"
@@ -152,5 +154,5 @@ def test_prepare_task_refuses_rows_that_change(
     with pytest.raises(files.ChangedInput, match=CHANGED_MESSAGE):
       prepare_task.prepare(*arguments)
   assert not output.exists()
-  path.write_text(header + row_template % (0, 1) * 9)
+  path.write_text(header + two_row_template % (0, 1) * 9)
   assert prepare_task.prepare(*arguments)["length"] == 16

@@ -1,4 +1,4 @@
-"""Compares what filters measure in documents with values found by hand."""
+"""Tests filters of documents; compares what they measure with exact values."""
 
 import random
 import tracemalloc
@@ -17,11 +17,15 @@ from bert_jax.corpus.sources import Record
 
 def jaccard(*texts: str) -> float:
   """Returns the Jaccard index of two texts' 5-grams, by its definition."""
-  sets = []
+  shingle_sets = []
   for text in texts:
     words = text.lower().split()
-    sets.append({tuple(words[i : i + 5]) for i in range(len(words) - 4)})
-  return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+    shingle_sets.append(
+      {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
+    )
+  return len(shingle_sets[0] & shingle_sets[1]) / len(
+    shingle_sets[0] | shingle_sets[1]
+  )
 
 
 def test_shares_are_those_found_by_hand():
@@ -36,7 +40,7 @@ def test_shares_are_those_found_by_hand():
     return filters.repetition_share(words, filters.hash_shingles(words))
 
   assert repetition(["one", "two", "three", "four", "five"]) == 0
-  # The second time, the five words are repeated: 10 of 21 letters.
+  # The five words are repeated once: the repeat has 10 of the 21 letters.
   five_words = ["aa", "bb", "cc", "dd", "ee"]
   assert repetition([*five_words, "x", *five_words]) == 10 / 21
   # A word in several repeated 5-grams is counted once: 10 of 18 letters.
@@ -51,10 +55,12 @@ def test_shingles_are_equal_if_words_are():
   rng = random.Random(0)
   words = [rng.choice("abc") for _ in range(2000)]
   hashes = filters.hash_shingles(words)
-  tuples = [tuple(words[i : i + 5]) for i in range(1996)]
+  word_tuples = [tuple(words[i : i + 5]) for i in range(1996)]
   assert hashes.shape == (1996,) and hashes.dtype == np.uint64
-  assert len(set(hashes.tolist())) == len(set(tuples))
-  assert len(set(zip(hashes.tolist(), tuples, strict=True))) == len(set(tuples))
+  assert len(set(hashes.tolist())) == len(set(word_tuples))
+  assert len(set(zip(hashes.tolist(), word_tuples, strict=True))) == len(
+    set(word_tuples)
+  )
   assert len(filters.hash_shingles([])) == 0
   assert (
     len(filters.hash_shingles(["one"]))
@@ -74,10 +80,10 @@ def test_digests_ignore_only_white_space():
 def test_sketches_estimate_the_jaccard_index():
   empty_sketch = filters.empty_sketch()
   differences = []
-  for shared in range(20, 400, 20):
+  for num_shared_words in range(20, 400, 20):
     texts = (
       text_of_words(*range(400)),
-      text_of_words(*range(400 - shared, 800 - shared)),
+      text_of_words(*range(400 - num_shared_words, 800 - num_shared_words)),
     )
     sketches = [
       filters.make_sketch(empty_sketch, filters.hash_shingles(text.split()))
@@ -102,15 +108,15 @@ def test_only_copies_above_the_threshold_are_found():
     return earlier.judge(rows[0])
 
   verdicts = {}
-  for k in range(60):
-    words = list(range(1000 * k, 1000 * k + 300))
+  for number in range(60):
+    words = list(range(1000 * number, 1000 * number + 300))
     text = text_of_words(*words)
     assert verdict(text) == 0
     # Change every 100th or 16th word; each change affects five 5-grams.
     for interval in (100, 16):
       changed_words = [
-        500_000 + w if i % interval == interval // 2 else w
-        for i, w in enumerate(words)
+        500_000 + word_number if i % interval == interval // 2 else word_number
+        for i, word_number in enumerate(words)
       ]
       changed_text = text_of_words(*changed_words)
       verdicts.setdefault(interval, []).append(verdict(changed_text))
@@ -143,8 +149,8 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
     *"\uac00\uac01\ufdfa\ufb01\uff76\uff9e\u304b\u3099\u0f73\u0f71\u1e9b\u0323",
     *"\U00011131\U00011127\U00011347\U0001133e\ufb2c\u2126\u00a8 a.\n",
   ]
-  for block in (1, 2, 5):
-    monkeypatch.setattr(filters, "_BLOCK_CHARS", block)
+  for block_size in (1, 2, 5):
+    monkeypatch.setattr(filters, "_BLOCK_CHARS", block_size)
     for length in range(40):
       for _ in range(30):
         text = "".join(rng.choices(characters, k=length))
@@ -160,14 +166,14 @@ def test_a_text_that_normalization_lengthens_takes_little_memory():
   filters.normalise_text("\ufdfa" * 100_000, "NFKC")  # Fills the caches.
   tracemalloc.start()
   rows, _ = judge([Record(text, "lines", 1.0)])
-  _, peak = tracemalloc.get_traced_memory()
+  _, peak_bytes = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert rows["words"].tolist() == [600_001]
   normalized_text = " ".join(unicodedata.normalize("NFKC", text).split())
   assert rows["digest"].tolist() == [filters.text_digest(normalized_text)]
-  # The normalized text has 7 MB. There are also its blocks, a copy with single
-  # spaces, and that copy in UTF-8. A list of its words would have 60 MB.
-  assert peak < 40e6
+  # The normalized text takes 7 MB. There are also its blocks, a copy with
+  # single spaces, and that copy in UTF-8. A list of its words would take 60 MB.
+  assert peak_bytes < 40e6
 
 
 @pytest.mark.parametrize("layout", ["lines", "wrapped", "paragraphs"])

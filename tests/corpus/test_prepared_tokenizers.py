@@ -111,9 +111,9 @@ def test_transformers_reads_the_folder_and_the_config_fits(prepared_case):
   transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
   )
-  config, vocab_path, output, line = prepared_case
+  config, vocab_path, output, last_line = prepared_case
   meta = reader.open_prepared(output).meta
-  assert line == (
+  assert last_line == (
     f"next: bert_jax train --config {config} --workdir runs/mine"
     f" --config.data.path={output} --config.data.cased={not meta['lower_case']}"
   )

@@ -1,4 +1,4 @@
-"""A run that lacks memory or disk space ends with a sentence that says so."""
+"""Tests that a run ends with an error if memory or disk space runs out."""
 
 import pathlib
 import subprocess
@@ -74,18 +74,20 @@ def test_other_errors_are_not_out_of_memory():
 
 
 def test_a_run_out_of_memory_says_what_to_change():
-  code, lines = run_program(
+  exit_code, lines = run_program(
     f"jnp.ones({TOO_MANY_BYTES}, 'uint8').sum().block_until_ready()"
   )
-  assert code == 1
+  assert exit_code == 1
   assert lines[-1].startswith("error: out of memory (RESOURCE_EXHAUSTED")
   assert "config.micro_batches" in lines[-1] and "batch_size=256" in lines[-1]
   assert not any("Traceback" in line for line in lines)
 
 
 def test_another_error_keeps_its_traceback():
-  code, lines = run_program("raise RuntimeError('INTERNAL: no such kernel')")
-  assert code == 1 and any("Traceback" in line for line in lines)
+  exit_code, lines = run_program(
+    "raise RuntimeError('INTERNAL: no such kernel')"
+  )
+  assert exit_code == 1 and any("Traceback" in line for line in lines)
 
 
 def test_logging_on_a_full_disk_raises_at_once(tmp_path):

@@ -1,4 +1,4 @@
-"""A damaged prepared folder raises an error when it is opened."""
+"""Tests that a damaged prepared folder raises an error when it is opened."""
 
 import hashlib
 import json

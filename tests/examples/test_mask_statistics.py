@@ -20,7 +20,7 @@ if not DATA:
 NUM_ROWS, LENGTH, NUM_SLOTS = 20_000, 64, 12
 # Algorithm of a tokenizer -> a function that says whether a piece begins a
 # word.
-BEGINS_WORD = {
+BEGINS_WORD_BY_ALGORITHM = {
   "wordpiece": lambda piece: not piece.startswith("##"),
   "bytelevel": lambda piece: piece.startswith("Ġ"),
   # As in ALBERT's program, every piece begins a word, except a single English
@@ -32,8 +32,8 @@ BEGINS_WORD = {
 # The share of predicted tokens that become [MASK], and the share that stay
 # unchanged.
 BERT_SHARES, ELECTRA_SHARES = (0.8, 0.1), (0.85, 0.15)
-# Name -> the name of the recipe, its options, and the two shares.
-OBJECTIVES = {
+# Objective -> its recipe, the recipe's options, and the two shares.
+RECIPE_BY_OBJECTIVE = {
   "bert": ("bert_pairs", dict(masking="token"), BERT_SHARES),
   "bert_words": ("bert_pairs", dict(masking="whole_word"), BERT_SHARES),
   "albert": ("albert_pairs", dict(masking="ngram"), BERT_SHARES),
@@ -65,9 +65,12 @@ def open_tokenizer(algorithm):
   return bpe.build_bytelevel(pieces, bpe.read_merges(merges, "vocab.bpe"))
 
 
-@pytest.fixture(scope="module", params=BEGINS_WORD)
+@pytest.fixture(scope="module", params=BEGINS_WORD_BY_ALGORITHM)
 def tokenized_articles(request):
-  """Returns vocabulary, corpus, and bool [V]: whether a piece begins a word."""
+  """Returns (vocabulary, corpus, begins_word).
+
+  begins_word is a bool [vocab_size]: whether a piece begins a word.
+  """
   vocabulary = open_tokenizer(request.param)
   path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
@@ -81,7 +84,7 @@ def tokenized_articles(request):
   ]
   documents = [[s for s in d if s] for d in documents]
   begins_word = np.array(
-    [BEGINS_WORD[request.param](p) for p in vocabulary.pieces]
+    [BEGINS_WORD_BY_ALGORITHM[request.param](p) for p in vocabulary.pieces]
   )
   return (
     vocabulary,
@@ -90,10 +93,12 @@ def tokenized_articles(request):
   )
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", RECIPE_BY_OBJECTIVE)
 def test_masks_follow_the_published_rules(tokenized_articles, objective):
   vocabulary, corpus, begins_word = tokenized_articles
-  name, options, (masked_share, unchanged_share) = OBJECTIVES[objective]
+  name, options, (masked_share, unchanged_share) = RECIPE_BY_OBJECTIVE[
+    objective
+  ]
   special = vocabulary.special
   recipe = recipes.RECIPES[name](
     special,
@@ -103,9 +108,9 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
     **options,
   )
   batch = streams.Stream(corpus, recipe, 0).read(0, NUM_ROWS)
-  is_used = batch["mlm_weights"] > 0
-  counts = is_used.sum(1)
-  rows, slots = np.nonzero(is_used)
+  is_used_slot = batch["mlm_weights"] > 0
+  num_predicted = is_used_slot.sum(1)
+  rows, slots = np.nonzero(is_used_slot)
   columns, old_ids = (
     batch["mlm_positions"][rows, slots],
     batch["mlm_ids"][rows, slots],
@@ -123,8 +128,10 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
   num_tokens = (batch["sequence_ids"] > 0).sum(1)
   if objective.startswith("roberta"):
     least_count = np.floor(0.15 * num_tokens)
-    assert ((counts == least_count) | (counts == least_count + 1)).all()
-    assert abs(counts.sum() / num_tokens.sum() - 0.15) < 0.001
+    assert (
+      (num_predicted == least_count) | (num_predicted == least_count + 1)
+    ).all()
+    assert abs(num_predicted.sum() / num_tokens.sum() - 0.15) < 0.001
   else:
     largest_count = np.maximum(np.rint(0.15 * num_tokens), 1)
     if objective == "spanbert":
@@ -132,13 +139,13 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
     largest_count = np.minimum(
       np.minimum(largest_count, NUM_SLOTS), is_maskable.sum(1)
     )
-    assert (counts <= largest_count).all()
+    assert (num_predicted <= largest_count).all()
     if objective in ("bert", "electra"):
-      assert (counts == largest_count).all()
+      assert (num_predicted == largest_count).all()
     else:
       assert (
-        counts == largest_count
-      ).mean() > 0.85 and counts.sum() > 0.97 * largest_count.sum()
+        num_predicted == largest_count
+      ).mean() > 0.85 and num_predicted.sum() > 0.97 * largest_count.sum()
 
   # Check the positions: no special token is hidden, and no token is hidden
   # twice. If words are hidden, all pieces of a word are hidden, or none.

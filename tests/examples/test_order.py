@@ -16,14 +16,16 @@ from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples.recipes import albert_pairs, bert_pairs
 
 
-def epoch_batches(corpus, recipe, rows, key=0):
-  """Yields batches of whole epochs, with at least `rows` rows in all."""
-  num_rows = epoch = 0
-  while num_rows < rows:
+def epoch_batches(corpus, recipe, min_rows, key=0):
+  """Yields batches of whole epochs, with at least `min_rows` rows in all."""
+  first_number = epoch = 0
+  while first_number < min_rows:
     chunks = recipe.index(corpus, 0, corpus.num_documents, epoch)
-    numbers = np.arange(num_rows, num_rows + len(chunks), dtype=np.uint64)
+    numbers = np.arange(
+      first_number, first_number + len(chunks), dtype=np.uint64
+    )
     yield recipe.build(corpus, chunks, numbers, key)
-    num_rows, epoch = num_rows + len(chunks), epoch + 1
+    first_number, epoch = first_number + len(chunks), epoch + 1
 
 
 def unmasked_segments(batch):
@@ -79,11 +81,16 @@ def test_segments_are_as_long_as_published(corpus):
         chunk.append(int(sizes[i]))
         if i < end - 1 and sum(chunk) < target:
           continue
-        n = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
-        a, b = sum(chunk[:n]), sum(chunk[n:])
+        num_first_sentences = (
+          1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+        )
+        a, b = (
+          sum(chunk[:num_first_sentences]),
+          sum(chunk[num_first_sentences:]),
+        )
         if len(chunk) == 1:
-          # The program takes a random second segment here. The recipe splits
-          # the sentence, and so does this test.
+          # The published program takes a random second segment here. The
+          # recipe splits the sentence, and so does this test.
           a = rng.randint(1, chunk[0] - 1) if chunk[0] > 1 else 0
           b = chunk[0] - a
         chunk = []
@@ -130,7 +137,7 @@ def test_one_sentence_is_split_into_a_pair():
 
 
 def test_the_option_random_document_takes_a_random_text():
-  """As in the released program, one sentence gets a random text and label 1."""
+  """As in ALBERT's program, one sentence gets a random text and label 1."""
   documents, vocab_size = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(
@@ -152,8 +159,8 @@ def test_the_option_random_document_takes_a_random_text():
     albert_pairs(SPECIAL, vocab_size, single="both")
 
 
-def test_a_corpus_without_another_document_is_refused():
-  """A corpus of one document, or with an empty second one, is refused."""
+def test_a_corpus_needs_two_documents_with_text():
+  """A corpus of one document is refused, as is one whose second is empty."""
   for documents in ([[[5, 6], [7], [8]]], [[[5, 6], [7], [8]], [[]]]):
     corpus = corpus_from_documents(documents)
     for recipe in (

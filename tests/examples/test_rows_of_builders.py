@@ -108,19 +108,23 @@ def test_a_restarted_stream_of_text_continues(name):
 def test_static_masks_of_text_repeat():
   """Epoch 2 has the rows of epoch 0 in another order; epoch 1 has new masks."""
   options = dict(max_predictions=5, static_masks=2)
-  ends = [
+  epoch_ends = [
     len(
-      make_text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key]
+      make_text_stream("albert_pairs", options, epochs=num_epochs).read(
+        0, 10_000
+      )[key]
     )
     for key in ("input_ids",)
-    for n in range(1, 4)
+    for num_epochs in range(1, 4)
   ]
-  full_batch = make_text_stream("albert_pairs", options).read(0, ends[-1])
+  full_batch = make_text_stream("albert_pairs", options).read(0, epoch_ends[-1])
   flat_rows = np.concatenate(
-    [v.reshape(ends[-1], -1).astype(float) for v in full_batch.values()], 1
+    [v.reshape(epoch_ends[-1], -1).astype(float) for v in full_batch.values()],
+    1,
   )
   epochs = [
-    list(map(tuple, rows.tolist())) for rows in np.split(flat_rows, ends[:-1])
+    list(map(tuple, rows.tolist()))
+    for rows in np.split(flat_rows, epoch_ends[:-1])
   ]
   assert sorted(epochs[0]) == sorted(epochs[2]) and epochs[0] != epochs[2]
   assert len(set(epochs[0]) & set(epochs[1])) < 0.1 * len(epochs[0])

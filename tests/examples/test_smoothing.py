@@ -1,4 +1,4 @@
-"""Masks by frequency have exact counts and the published probabilities."""
+"""Tests masks by frequency: their counts, and the chances of each piece."""
 
 import math
 from fractions import Fraction
@@ -34,7 +34,7 @@ def choose_masks(num_rows, mask_options, piece_counts, ids, lengths=None):
 
 
 def test_chances_of_a_draw_are_in_proportion_to_the_weights():
-  """Each of 40,000 rows draws one of four pieces with counts of 0 to 10,000."""
+  """Each of 40,000 rows masks one of four pieces, seen 0 to 10,000 times."""
   num_rows, piece_counts = 40_000, np.zeros(64, np.int64)
   # A piece that was never seen counts as seen once.
   piece_counts[5:9] = (10_000, 100, 10, 0)
@@ -51,11 +51,8 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
   )
 
 
-def test_draws_without_replacement_follow_one_another():
-  """Each row masks two of three pieces.
-
-  The second draw is from the two pieces that the first draw leaves.
-  """
+def test_the_second_draw_is_from_the_pieces_that_are_left():
+  """Each row masks two of three pieces: the second is one of the two left."""
   num_rows, piece_counts = 40_000, np.zeros(64, np.int64)
   piece_counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (num_rows, 1))
@@ -149,24 +146,26 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   heldout = loader.open_heldout(path, "doc_sentences", **options)
   assert heldout.read(0, len(heldout))["mlm_weights"].sum() > 0
 
-  def mean(smoothing):
+  def mean_masked_count(smoothing):
     options["smoothing"] = smoothing
     rows = loader.open_data(path, "doc_sentences", **options).read(0, 512)
     return np.average(counts[rows["mlm_ids"]], weights=rows["mlm_weights"])
 
-  assert mean(5.0) < mean(0.7) < mean(0.0)
+  assert (
+    mean_masked_count(5.0) < mean_masked_count(0.7) < mean_masked_count(0.0)
+  )
 
 
 @pytest.mark.parametrize(
-  "options, words",
+  "options, message",
   [
     (dict(smoothing=-1.0), "smoothing is -1.0; it must be at least 0"),
     (dict(smoothing=0.7, masking="span"), "needs masking='token', not 'span'"),
   ],
 )
-def test_bad_options_are_refused(options, words):
+def test_bad_options_are_refused(options, message):
   special_ids = SpecialIds(0, 1, 2, 3, 4)
-  with pytest.raises(ValueError, match=words):
+  with pytest.raises(ValueError, match=message):
     recipes.doc_sentences(special_ids, 64, **options)
 
 
@@ -184,8 +183,8 @@ def test_a_corpus_without_counts_is_refused():
     recipe.check(corpus)
 
 
-def test_the_summary_guesses_by_how_often_a_piece_is_hidden():
-  """With smoothing=1, every piece that was seen is masked equally often."""
+def test_the_unigram_cross_entropy_weighs_pieces_like_masks():
+  """With smoothing=1, all pieces that were seen are masked equally often."""
 
   class Heldout(list):
     def read(self, first, count):

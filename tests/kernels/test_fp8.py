@@ -19,26 +19,30 @@ def round_to_8_bits(x, dtype):
 
 def test_products_and_gradients_use_rounded_operands():
   rng = np.random.default_rng(0)
-  x, kernel, g = (
+  x, kernel, gradient = (
     rng.normal(size=s).astype(np.float32)
     for s in ((3, 5, 8), (8, 2, 6), (3, 5, 2, 6))
   )
   y, vjp_function = jax.vjp(lambda x, k: fp8.product(x, k, 1), x, kernel)
-  e4, e5 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-  rounded_x, rounded_kernel, rounded_g = (
-    round_to_8_bits(x, e4),
-    round_to_8_bits(kernel, e4),
-    round_to_8_bits(g, e5),
+  forward_dtype, backward_dtype = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+  rounded_x, rounded_kernel, rounded_gradient = (
+    round_to_8_bits(x, forward_dtype),
+    round_to_8_bits(kernel, forward_dtype),
+    round_to_8_bits(gradient, backward_dtype),
   )
   np.testing.assert_allclose(
     y, np.tensordot(rounded_x, rounded_kernel, 1), atol=1e-5
   )
-  dx, dk = vjp_function(g)
+  x_gradient, kernel_gradient = vjp_function(gradient)
   np.testing.assert_allclose(
-    dx, np.tensordot(rounded_g, rounded_kernel, ((2, 3), (1, 2))), atol=1e-5
+    x_gradient,
+    np.tensordot(rounded_gradient, rounded_kernel, ((2, 3), (1, 2))),
+    atol=1e-5,
   )
   np.testing.assert_allclose(
-    dk, np.tensordot(rounded_x, rounded_g, ((0, 1), (0, 1))), atol=1e-5
+    kernel_gradient,
+    np.tensordot(rounded_x, rounded_gradient, ((0, 1), (0, 1))),
+    atol=1e-5,
   )
   # Without rounding, the largest error would be about 0. A factor with 3 bits
   # of mantissa is off by up to 1/16.

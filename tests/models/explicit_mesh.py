@@ -24,7 +24,7 @@ KEY = jax.random.key(3)
 
 
 def split_parameters(mesh, params):
-  """Puts parameters on the mesh; even last axes are split over "model"."""
+  """Puts parameters on the mesh; splits last axes of even size over "model"."""
 
   def put(x):
     spec = PartitionSpec(*[None] * (x.ndim - 1), "model")
@@ -60,8 +60,12 @@ def main():
       batch["input_ids"],
     )
     variables = jax.eval_shape(module.init, KEY, batch)
-  for a, e in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
-    np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+  for actual_array, expected_array in zip(
+    *map(jax.tree.leaves, (actual, expected)), strict=True
+  ):
+    np.testing.assert_allclose(
+      actual_array, expected_array, rtol=1e-4, atol=1e-5
+    )
   specs = {name: x.sharding.spec for name, x in states.items()}
   specs |= {name: x.sharding.spec for name, x in actual[0][1].items()}
   assert jax.tree.structure(nn.unbox(variables)) == jax.tree.structure(

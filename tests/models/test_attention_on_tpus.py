@@ -21,7 +21,7 @@ SEQUENCE_IDS = jnp.array([[1] * 10 + [2] * 12 + [0] * 2, [1] * 24])
 
 
 def run_attention(implementation):
-  """Returns the output, its bias, and the gradients of input and parameters."""
+  """Returns the output, and the gradients of the parameters and the input."""
   rng = np.random.default_rng(0)
   x, gradient = (
     jnp.asarray(rng.normal(size=(BATCH, LENGTH, HEADS * HEAD_DIM)), jnp.float32)
@@ -37,7 +37,7 @@ def run_attention(implementation):
     implementation=implementation,
   )
   params = jax.tree.map(
-    lambda p: jnp.asarray(rng.normal(size=p.shape) * 0.3, jnp.float32),
+    lambda param: jnp.asarray(rng.normal(size=param.shape) * 0.3, jnp.float32),
     jax.eval_shape(
       lambda: module.init(jax.random.key(0), x, SEQUENCE_IDS, False)
     ),

@@ -62,19 +62,19 @@ def hidden_states(name, *inputs):
 def three_rows(name):
   """Returns three rows of 32, with NUM_REAL, 20 and 32 tokens."""
   rows = [padded_inputs(name, token_ids(1, n), 32) for n in (NUM_REAL, 20, 32)]
-  return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+  return [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
 
 
 @functools.cache
 def three_rows_and_outputs(name):
-  """Returns three rows, and the output of an encoder with all states."""
+  """Returns three rows, and an encoder's output with all collected states."""
   inputs = three_rows(name)
   return inputs, jitted_encoder(name, collect=True)(*inputs)
 
 
 @for_every_family
 def test_padding_and_other_rows_change_nothing(name):
-  """No positions are given, so RoBERTa makes them from the ids."""
+  """The test gives no positions, so RoBERTa makes them from the ids."""
   padded_states = hidden_states(name, *padded_inputs(name, IDS, 16))
   assert_close(padded_states[:, :NUM_REAL], states_without_padding(name))
   # An encoder that collects its states has the same output.
@@ -103,13 +103,13 @@ def test_padding_on_the_left_changes_nothing(name):
 def gradient_function(name, dtype="float32"):
   """Returns a function: (weights, *inputs) -> (gradients, hidden states).
 
-  The weights, one for each position, multiply the loss.
+  Each weight multiplies the loss of one position.
   """
   module = build_encoder(name, dtype=dtype)
 
-  def loss(params, positions, *inputs):
+  def loss(params, position_weights, *inputs):
     hidden, _ = module.apply({"params": params}, *inputs)
-    cubes = hidden.astype(jnp.float32) ** 3 * positions[..., None]
+    cubes = hidden.astype(jnp.float32) ** 3 * position_weights[..., None]
     return cubes.sum(), hidden
 
   run = fast_jit(jax.grad(loss, has_aux=True))
@@ -132,14 +132,14 @@ def test_no_gradient_reaches_padding(name):
 
 @for_every_family
 def test_sequences_of_a_packed_row_do_not_meet(name):
-  """A row of 16 has two sequences, whose positions both start from 0."""
+  """A row of 16 tokens has two sequences. Positions start from 0 in each."""
   second_ids = token_ids(1, NUM_REAL, seed=1)
   rows = [
     padded_inputs(name, IDS, NUM_REAL),
     padded_inputs(name, second_ids, NUM_REAL + 2),
   ]
   ids, segment_ids, is_real = (
-    np.concatenate(parts, 1) for parts in zip(*rows, strict=True)
+    np.concatenate(arrays, 1) for arrays in zip(*rows, strict=True)
   )
   sequence_ids = is_real + (np.arange(16) >= NUM_REAL) * is_real
   positions = np.array([[*range(NUM_REAL), *range(NUM_REAL), 0, 0]], np.int32)
@@ -153,7 +153,7 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
 @pytest.mark.parametrize(
   "name,dtype",
   [
-    # Half precision is slow, so the quick tests have it for one family only.
+    # Half precision is slow, so the quick tests use it with one family only.
     pytest.param(name, dtype, marks=[pytest.mark.slow] * bool(slow))
     for name in FAMILY_NAMES
     for dtype in ("float32", "bfloat16", "float16")
@@ -216,7 +216,7 @@ def test_first_layer_alone_gives_the_first_collected_state(name):
 
 @for_every_family
 def test_only_gpt_is_causal(name):
-  """Only in GPT, changed tokens do not change the states before them."""
+  """Changed tokens change the states before them, except in GPT."""
   ids = token_ids(1, NUM_REAL)
   changed_ids = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
   inputs = make_segment_ids(name, ids), np.ones_like(ids)

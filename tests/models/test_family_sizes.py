@@ -57,7 +57,7 @@ PUBLISHED_COUNTS = [
   # Radford et al. 2019, Table 2.
   ("gpt", "base", "encoder", 117.0, 0.5),
 ]
-EVERY_VARIANT = pytest.mark.parametrize(
+for_every_variant = pytest.mark.parametrize(
   "name,variant", [row[:2] for row in PUBLISHED_COUNTS]
 )
 
@@ -82,10 +82,10 @@ def test_every_published_size_is_counted():
 
 
 @pytest.mark.parametrize(
-  "name,variant,counted_part,millions,tolerance", PUBLISHED_COUNTS
+  "name,variant,counted_part,published_millions,tolerance", PUBLISHED_COUNTS
 )
 def test_numbers_of_parameters_are_as_published(
-  name, variant, counted_part, millions, tolerance
+  name, variant, counted_part, published_millions, tolerance
 ):
   module = models.family(name).build(variant)
   if counted_part == "heads":
@@ -96,14 +96,12 @@ def test_numbers_of_parameters_are_as_published(
   num_parameters = sum(x.size for x in jax.tree.leaves(tree))
   if counted_part == "pooler":
     num_parameters += module.hidden * (module.hidden + 1)
-  assert abs(num_parameters / 1e6 - millions) <= tolerance, num_parameters
+  num_millions = num_parameters / 1e6
+  assert abs(num_millions - published_millions) <= tolerance, num_parameters
 
 
 def test_sizes_of_generators_of_electra_are_as_published():
-  """Generators have 1/4, 1/3 and 1/4 of the width, and heads that are 64 wide.
-
-  The source is Clark et al. 2020, Table 6.
-  """
+  """Clark et al. 2020, Table 6: 1/4, 1/3 and 1/4 of the width, heads of 64."""
   sizes = {
     v: electra.generator_sizes(electra.build(v)) for v in electra.VARIANTS
   }
@@ -125,10 +123,10 @@ def test_sizes_of_generators_of_electra_are_as_published():
   assert tree["mlm"]["dense"]["kernel"].shape == (256, 768)
 
 
-def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
-  """These are the axes of parameters and activations.
+def test_the_rules_name_exactly_the_axes_that_models_use(monkeypatch):
+  """Models for pre-training and for a task name axes of their arrays.
 
-  The models are those for pre-training and for a task.
+  The arrays are parameters and activations.
   """
   used_axes = set()
   constrain = nn.with_logical_constraint
@@ -149,7 +147,7 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
   assert used_axes - {None} == dict(sharding.AXIS_RULES).keys()
 
 
-@EVERY_VARIANT
+@for_every_variant
 def test_a_mesh_of_two_by_two_splits_published_sizes_evenly(name, variant):
   """The mesh has fsdp=2 and tensor=2, or fsdp=4 if a tower has one head."""
   shape = (1, 4, 1) if (name, variant) == ("electra", "small") else (1, 2, 2)

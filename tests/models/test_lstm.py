@@ -96,8 +96,12 @@ def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
     return layer.apply({"params": weights}, x, ids)[0].sum()
 
   graph = jax.make_jaxpr(jax.grad(loss))(weights)
-  scans = [e for e in graph.eqns if e.primitive.name == "scan"]
+  scans = [
+    equation for equation in graph.eqns if equation.primitive.name == "scan"
+  ]
   assert len(scans) == 2
-  output_shapes = [v.aval.shape for e in scans for v in e.outvars]
+  output_shapes = [
+    variable.aval.shape for equation in scans for variable in equation.outvars
+  ]
   # The shapes of half a kernel, of the projection and of a kernel.
   assert not [s for s in output_shapes if s[-2:] in ((5, 28), (7, 5), (10, 28))]

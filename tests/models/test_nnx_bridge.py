@@ -30,10 +30,14 @@ def test_an_encoder_in_nnx_has_the_same_tree_and_outputs():
 
   gradient = nnx.to_pure_dict(nnx.jit(nnx.grad(loss))(model))
   expected = tiny_families.fast_jit(
-    jax.grad(lambda p: (encoder.apply({"params": p}, IDS)[0] ** 3).mean())
+    jax.grad(lambda tree: (encoder.apply({"params": tree}, IDS)[0] ** 3).mean())
   )(params)
-  for a, e in zip(*map(jax.tree.leaves, (gradient, expected)), strict=True):
-    np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-6)
+  for gradient_array, expected_array in zip(
+    *map(jax.tree.leaves, (gradient, expected)), strict=True
+  ):
+    np.testing.assert_allclose(
+      gradient_array, expected_array, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_a_box_has_its_names_after_the_way_to_nnx_and_back():

@@ -1,4 +1,4 @@
-"""Encoders and heads compute the same numbers as those of transformers."""
+"""Compares the outputs and gradients of models with those of transformers."""
 
 import importlib.util
 import os

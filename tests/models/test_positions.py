@@ -1,4 +1,4 @@
-"""Positions and lengths are as published; ids out of range give NaN."""
+"""Tests published positions and lengths, and that ids out of range give NaN."""
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_rows_over_the_longest_length_are_refused(name):
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_ids_out_of_range_are_not_a_number(name):
+def test_ids_out_of_range_give_nan(name):
   """An id out of range gives NaN, not another row or zeros."""
   zero = np.zeros((1, 7), np.int32)
   inputs = dict(
@@ -79,8 +79,8 @@ def test_ids_out_of_range_are_not_a_number(name):
     sequence_ids=zero + 1,
     position_ids=np.arange(7, dtype=np.int32)[None],
   )
-  run = jitted_encoder(name)
-  assert np.isfinite(run(*inputs.values())[0]).all()
+  apply_encoder = jitted_encoder(name)
+  assert np.isfinite(apply_encoder(*inputs.values())[0]).all()
   bad_ids_by_key = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
   num_segments = NUM_SEGMENTS.get(name, build_encoder(name).num_segments)
   if num_segments:
@@ -89,7 +89,7 @@ def test_ids_out_of_range_are_not_a_number(name):
     for bad_id in bad_ids:
       changed_ids = inputs[key].copy()
       changed_ids[0, -1] = bad_id
-      hidden = run(*(inputs | {key: changed_ids}).values())[0]
+      hidden = apply_encoder(*(inputs | {key: changed_ids}).values())[0]
       assert np.isnan(hidden[:, -1]).all(), (key, bad_id)
 
 
@@ -114,9 +114,9 @@ def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
     return (jnp.where(is_valid, rows, 0) * weights).sum()
 
   expected = np.zeros((5, 3))
-  for i, w in zip(ids.ravel(), weights.reshape(-1, 3), strict=True):
+  for i, weight in zip(ids.ravel(), weights.reshape(-1, 3), strict=True):
     if 0 <= i < 5:
-      expected[i] += w
+      expected[i] += weight
   np.testing.assert_array_equal(gradient(params)["embedding"], expected)
   rows = table.apply({"params": params}, ids)
   np.testing.assert_array_equal(rows[0], params["embedding"][ids[0]])

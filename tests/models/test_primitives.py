@@ -15,7 +15,7 @@ from bert_jax.models import bert, primitives
 
 pytestmark = pytest.mark.usefixtures("fast_compilation")
 SEED = jnp.array([7, 9], jnp.uint32)
-SPEC = "bqhk,bshk->bhqs"
+EINSUM_SPEC = "bqhk,bshk->bhqs"
 
 
 def random_array(*shape, dtype="float32", seed=0):
@@ -38,16 +38,18 @@ def apply_dropout(x):
 
 
 def multiply(a, b):
-  return primitives.float32_einsum(SPEC, a, b)
+  return primitives.float32_einsum(EINSUM_SPEC, a, b)
 
 
 def test_derivatives_of_dropout_are_dropout():
-  x, t = random_array(4, 3, 8), random_array(4, 3, 8, seed=1)
-  y, tangent = jax.jvp(apply_dropout, (x,), (t,))
+  x, input_tangent = random_array(4, 3, 8), random_array(4, 3, 8, seed=1)
+  y, output_tangent = jax.jvp(apply_dropout, (x,), (input_tangent,))
   np.testing.assert_array_equal(y, apply_dropout(x))
-  np.testing.assert_array_equal(tangent, apply_dropout(t))
+  np.testing.assert_array_equal(output_tangent, apply_dropout(input_tangent))
   _, vjp_function = jax.vjp(apply_dropout, x)
-  np.testing.assert_array_equal(vjp_function(t)[0], apply_dropout(t))
+  np.testing.assert_array_equal(
+    vjp_function(input_tangent)[0], apply_dropout(input_tangent)
+  )
   hessian = jax.hessian(lambda x: (apply_dropout(x) ** 2).sum())(x[:1, :1, :4])
   factors = np.asarray(apply_dropout(jnp.ones((1, 1, 4)))).ravel()
   np.testing.assert_allclose(hessian.reshape(4, 4), np.diag(2 * factors**2))
@@ -109,7 +111,9 @@ def test_the_gradient_of_the_product_has_the_dtype_of_its_inputs(dtype):
   cotangent = random_array(2, 2, 3, 5, seed=2)
   y, vjp_function = jax.vjp(multiply, a, b)
   assert y.dtype == jnp.float32
-  _, expected_vjp_function = jax.vjp(functools.partial(jnp.einsum, SPEC), a, b)
+  _, expected_vjp_function = jax.vjp(
+    functools.partial(jnp.einsum, EINSUM_SPEC), a, b
+  )
   for actual, expected in zip(
     vjp_function(cotangent),
     expected_vjp_function(cotangent.astype(dtype)),
@@ -163,10 +167,7 @@ def params():
 def test_forward_and_reverse_derivatives_of_an_encoder_agree(
   params, dtype, rtol
 ):
-  """`jvp` agrees with `grad`.
-
-  A product with the Hessian agrees with the product that uses `jacfwd`.
-  """
+  """`jvp` agrees with `grad`, and a Hessian product with that of `jacfwd`."""
   tangents = jax.tree.map(
     lambda x: np.cos(np.arange(x.size, dtype="f")).reshape(x.shape), params
   )

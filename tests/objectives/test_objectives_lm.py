@@ -11,7 +11,7 @@ from bert_jax import objectives
 from bert_jax.models import gpt
 from bert_jax.objectives import lm
 
-MODEL = dict(
+MODEL_OPTIONS = dict(
   variant="base",
   vocab_size=37,
   hidden=16,
@@ -22,7 +22,7 @@ MODEL = dict(
   dropout=0.1,
   initializer_range=0.3,
 )
-ROWS, LENGTH = 3, 11
+NUM_ROWS, LENGTH = 3, 11
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def batch():
   rng = np.random.default_rng(0)
   lengths = np.array([11, 6, 0])
   is_real = np.arange(LENGTH) < lengths[:, None]
-  ids = rng.integers(0, 37, (ROWS, LENGTH)) * is_real
+  ids = rng.integers(0, 37, (NUM_ROWS, LENGTH)) * is_real
   next_ids = np.roll(ids, -1, axis=1)
   is_target = np.arange(LENGTH) < lengths[:, None] - 1
   return dict(
@@ -44,7 +44,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def objective():
-  return objectives.build("lm", MODEL | {"family": "gpt"}, {})
+  return objectives.build("lm", MODEL_OPTIONS | {"family": "gpt"}, {})
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,10 @@ def test_the_loss_in_chunks_is_the_full_loss(
 ):
   """Chunks give the loss and the gradients that all logits at once give.
 
-  The length of a row is no multiple of the size of a chunk.
+  The length of a row is not a multiple of the size of a chunk.
   """
   monkeypatch.setattr(lm, "CHUNK_POSITIONS", 4)
-  module = gpt.ForPreTraining(gpt.build(**MODEL))
+  module = gpt.ForPreTraining(gpt.build(**MODEL_OPTIONS))
 
   def full_loss(params):
     logits = module.apply({"params": params}, batch)["lm_logits"]
@@ -102,10 +102,10 @@ def test_logits_of_all_positions_are_never_made(
   def loss(params):
     return objective.loss(params, {}, {}, batch, None, False)[0]["lm_loss"]
 
-  text = str(jax.make_jaxpr(jax.grad(loss))(params))
-  assert f"f32[{ROWS},4,37]" in text
+  jaxpr_text = str(jax.make_jaxpr(jax.grad(loss))(params))
+  assert f"f32[{NUM_ROWS},4,37]" in jaxpr_text
   for length in (LENGTH, 12):
-    assert f"[{ROWS},{length},37]" not in text
+    assert f"[{NUM_ROWS},{length},37]" not in jaxpr_text
 
 
 def test_no_later_token_is_seen(objective, params, batch):
@@ -117,17 +117,19 @@ def test_no_later_token_is_seen(objective, params, batch):
   changed_batch = original_batch | {"input_ids": changed_ids}
   losses = [
     float(
-      compute_loss(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"]
+      compute_loss(params, {}, {}, compared_batch, jax.random.key(0), False)[0][
+        "lm_loss"
+      ]
     )
-    for b in (original_batch, changed_batch)
+    for compared_batch in (original_batch, changed_batch)
   ]
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_bad_models_and_batches_are_refused(batch):
   with pytest.raises(ValueError, match="family='bert'.*gpt"):
-    objectives.build("lm", MODEL | {"family": "bert"}, {})
-  objective = objectives.build("lm", MODEL | {"family": "gpt"}, {})
+    objectives.build("lm", MODEL_OPTIONS | {"family": "bert"}, {})
+  objective = objectives.build("lm", MODEL_OPTIONS | {"family": "gpt"}, {})
   with pytest.raises(ValueError, match="'lm' needs lm_ids, lm_weights"):
     objective.init(
       jax.random.key(0), {k: batch[k] for k in ("input_ids", "sequence_ids")}

@@ -1,4 +1,4 @@
-"""Tests runs of every objective: exact restarts, exports, printed results."""
+"""Tests runs of several objectives: exact restarts, exports, printed losses."""
 
 import pathlib
 import shutil
@@ -29,7 +29,7 @@ from bert_jax.weights import (
 )
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-QUICK_CONFIGS = ("gpt:gpt1",)
+QUICK_CONFIG_NAMES = ("gpt:gpt1",)
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 
@@ -60,14 +60,16 @@ def run_once(prepared, tmp_path_factory):
   "name",
   [
     pytest.param(
-      name, marks=[] if name in QUICK_CONFIGS else [pytest.mark.slow]
+      name, marks=[] if name in QUICK_CONFIG_NAMES else [pytest.mark.slow]
     )
     for name in EXTRA_VALUES
   ],
 )
 def test_restart_is_exact(name, prepared, run_once, tmp_path):
-  """A run that restarts from its middle checkpoint ends with the rows and the
-  state of a run that did not stop."""
+  """A run that restarts from its middle checkpoint equals one without a stop.
+
+  The last states and the logged rows are compared.
+  """
   workdir, state = run_once(name)
   restarted_run = str(tmp_path / "run")
   shutil.copytree(workdir, restarted_run)
@@ -147,7 +149,7 @@ def test_a_run_prints_its_held_out_losses(run_once, prepared, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_boundary_head_is_exported_without(run_once):
+def test_a_run_with_a_boundary_head_is_exported_without_it(run_once):
   workdir, state = run_once("spanbert:base")
   weights = runs.read(workdir)
   assert not [path for path in weights.arrays if path.startswith("span/")]

@@ -48,15 +48,15 @@ def test_seqio_task_gives_the_same_rows_as_batches(tmp_path, name):
   prepare_task.prepare(task_format, inputs, vocab, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
   count = len(encoded.example_indices) // task.num_choices
-  expected = batches.Batches(
+  expected_batches = batches.Batches(
     task, encoded, 0, count, shuffle=False, buckets=(24,)
   )
-  expected = expected.batch(0)
+  expected = expected_batches.batch(0)
   task_of_files = downstream.register("one", name, split_files, vocab, 24)
   task_of_folder = downstream.register_folder("two", folder)
   for seqio_task in (task_of_files, task_of_folder):
-    ds = seqio_task.get_dataset(split="train", shuffle=False)
-    task_rows = list(ds.as_numpy_iterator())
+    dataset = seqio_task.get_dataset(split="train", shuffle=False)
+    task_rows = list(dataset.as_numpy_iterator())
     assert len(task_rows) == count
     for key in KEYS:
       stacked_rows = np.stack([row[key] for row in task_rows])
@@ -127,10 +127,10 @@ def test_tensorflow_datasets_are_read_like_files(tmp_path, monkeypatch):
   assert fields["words"] == ["a", "b"] and fields["tags"] == ["1", "0"]
   assert fields["answers"] == {"text": ["cat"], "answer_start": [4]}
   task_format = TASKS["rte"]
-  read = task_inputs.read(
+  contents = task_inputs.read(
     task_format, task_inputs.parse_inputs(task_format, [f"train={path}"])
   )
-  assert read.splits["train"] == [
+  assert contents.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
   tiny_task = task_format._replace(tfds_name="bert_jax_tiny_task")
@@ -138,8 +138,8 @@ def test_tensorflow_datasets_are_read_like_files(tmp_path, monkeypatch):
     task_inputs.Input("train", path)
   ]
   task_format = task_inputs.find_task("mine", "tagging")
-  read = task_inputs.read(task_format, [task_inputs.Input("train", path)])
-  assert read.splits["train"][0]["tags"] == ["B-X", "O"]
+  contents = task_inputs.read(task_format, [task_inputs.Input("train", path)])
+  assert contents.splits["train"][0]["tags"] == ["B-X", "O"]
   with pytest.raises(ValueError, match="no split 'dev'"):
     list(tfds_files.records("tfds:bert_jax_tiny_task:dev"))
   with pytest.raises(ValueError, match="tfds:no_such: cannot be loaded"):

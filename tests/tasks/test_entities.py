@@ -6,7 +6,7 @@ from bert_jax.tasks.files import requests, tags
 
 
 @pytest.mark.parametrize(
-  "names, expected",
+  "tag_line, expected",
   [
     ("O B-A I-A O B-A", [("A", 1, 3), ("A", 4, 5)]),
     ("B-A B-A I-B I-B", [("A", 0, 1), ("A", 1, 2), ("B", 2, 4)]),
@@ -18,8 +18,8 @@ from bert_jax.tasks.files import requests, tags
     ("", []),
   ],
 )
-def test_tags_are_joined_to_entities(names, expected):
-  assert tags.entities(names.split()) == expected
+def test_tags_are_joined_to_entities(tag_line, expected):
+  assert tags.entities(tag_line.split()) == expected
 
 
 def test_a_word_without_a_tag_ends_an_entity():

@@ -1,4 +1,4 @@
-"""A task folder that was changed after `prepare-task` is refused."""
+"""Tests that a task folder is refused if it changed after `prepare-task`."""
 
 import json
 import pathlib
@@ -75,7 +75,7 @@ def test_a_folder_without_digests_opens_with_a_note(
 
 
 def test_one_flipped_bit_anywhere_is_noticed(prepared_folder, tmp_path):
-  """Flips random bits of each file: the folder must not open."""
+  """The test flips random bits of each file, and the folder must not open."""
   names = sorted(path.name for path in pathlib.Path(prepared_folder).iterdir())
   rng = random.Random(0)
   assert names == [
@@ -119,10 +119,9 @@ def test_an_added_tokenizer_file_is_refused(copy_of_folder):
     open_training_split(str(copy_of_folder))
 
 
-def test_the_fingerprint_depends_on_content_and_not_on_paths(
+def test_the_fingerprint_depends_on_labels_and_not_on_paths(
   prepared_folder, tmp_path
 ):
-  """The fingerprint depends on the labels, but not on the paths of inputs."""
   meta = open_training_split(prepared_folder).folder.meta
   meta_of_same_input = open_training_split(make_folder(tmp_path)).folder.meta
   assert (

@@ -84,7 +84,7 @@ def test_glue_files_hold_index_and_prediction(tmp_path, capsys):
     (path,) = server_files.write(
       str(tmp_path / task.name), task, predicted, examples
     )
-    lines = [f"{i}\t{v}\n" for i, v in enumerate(expected.split())]
+    lines = [f"{i}\t{value}\n" for i, value in enumerate(expected.split())]
     assert read_text(path) == "index\tprediction\n" + "".join(lines)
     paths.append(path)
   archive_path = str(tmp_path / "glue.zip")
@@ -104,7 +104,7 @@ def test_glue_files_hold_index_and_prediction(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  "name, split, names",
+  "name, split, file_names",
   [
     ("mnli", "test_matched", ["MNLI-m.tsv"]),
     ("mnli", "validation_mismatched", ["MNLI-mm.tsv"]),
@@ -118,16 +118,16 @@ def test_glue_files_hold_index_and_prediction(tmp_path, capsys):
   ],
 )
 def test_the_split_decides_the_file_for_the_server(
-  tmp_path, name, split, names
+  tmp_path, name, split, file_names
 ):
   task = make_task("classification", ("a", "b"), name=name)
   paths = server_files.write(str(tmp_path), task, ["b"], [{"id": 4}], split)
-  assert [path.removeprefix(f"{tmp_path}/") for path in paths] == names
+  assert [path.removeprefix(f"{tmp_path}/") for path in paths] == file_names
   server_names = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
-  assert {*names} <= server_names
-  writes_names = name in ("mnli", "rte")
+  assert {*file_names} <= server_names
+  has_label_names = name in ("mnli", "rte")
   expected = {
-    "tsv": f"index\tprediction\n0\t{'b' if writes_names else 1}\n",
+    "tsv": f"index\tprediction\n0\t{'b' if has_label_names else 1}\n",
     "jsonl": '{"idx": 4, "label": "b"}\n',
   }
   assert [read_text(path) for path in paths] == [
@@ -159,7 +159,7 @@ def test_superglue_files_hold_idx_and_label(tmp_path):
   task = make_task("classification", BINARY, name="multirc")
   examples = [{"id": i} for i in ("7-0-0", "7-0-1", "7-1-2", "8-2-3")]
 
-  def questions(*pairs):
+  def passage_of_questions(*pairs):
     return {
       "questions": [
         {"idx": q, "answers": [{"idx": i, "label": y} for i, y in answers]}
@@ -168,11 +168,16 @@ def test_superglue_files_hold_idx_and_label(tmp_path):
     }
 
   assert written_lines(task, [*"1010"], examples) == [
-    {"idx": 7, "passage": questions((0, [(0, 1), (1, 0)]), (1, [(2, 1)]))},
-    {"idx": 8, "passage": questions((2, [(3, 0)]))},
+    {
+      "idx": 7,
+      "passage": passage_of_questions((0, [(0, 1), (1, 0)]), (1, [(2, 1)])),
+    },
+    {"idx": 8, "passage": passage_of_questions((2, [(3, 0)]))},
   ]
   task = make_task("classification", truth_values, "record", name="record")
-  examples = [{"group": g, "answer": a} for g, a in ("3A", "3B", "4C")]
+  examples = [
+    {"group": group, "answer": answer} for group, answer in ("3A", "3B", "4C")
+  ]
   expected = [{"idx": 3, "label": "B"}, {"idx": 4, "label": "C"}]
   assert written_lines(task, ["false", "true", "true"], examples) == expected
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 COLUMNS = "text=text,label=moods"
-TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
+MOODS_TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
 
 
 def read_contents(inputs, **options):
@@ -37,7 +37,7 @@ def labels_of(contents, split):
 def test_lists_and_names_with_commas_read_the_same(tmp_path):
   expected = [["joy", "hope, at last"], [], ["joy"], ["7"]]
   moods = [["joy", " hope, at last"], [], ["joy"], [7.0]]
-  lines = [{"text": "a", "moods": names} for names in moods]
+  lines = [{"text": "a", "moods": label_names} for label_names in moods]
   list_path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   rows = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
   table_path = files.write_text(tmp_path / "a.tsv", "text\tmoods\n" + rows)
@@ -102,20 +102,24 @@ def test_scores_agree_with_counts_of_labels():
   rng = np.random.default_rng(0)
   is_label, logits = rng.integers(0, 2, (20, 3)), rng.normal(size=(20, 3))
   is_label[:, 2], logits[:, 2] = 0, -1.0
-  names = np.array(TASK.labels)
+  label_names = np.array(MOODS_TASK.labels)
   examples = [
-    dict(id=str(i), texts=["a"], label=names[row > 0].tolist()[::-1])
+    dict(id=str(i), texts=["a"], label=label_names[row > 0].tolist()[::-1])
     for i, row in enumerate(is_label)
   ]
-  rows = encode.encode_texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
+  rows = encode.encode_texts(
+    MOODS_TASK, examples, tiny_tasks.vocabulary(), 16
+  ).rows
   np.testing.assert_array_equal(rows.labels, is_label)
-  predicted = predictions.make_predictions(TASK, rows, logits, examples)
-  assert predicted == [names[x > 0].tolist() for x in logits]
+  predicted = predictions.make_predictions(MOODS_TASK, rows, logits, examples)
+  assert predicted == [
+    label_names[row_logits > 0].tolist() for row_logits in logits
+  ]
   is_predicted = logits > 0
   num_shared = (is_label & is_predicted).sum(0)
   label_counts = is_label.sum(0) + is_predicted.sum(0)
-  scores = metrics.evaluate(TASK, predicted, examples)
-  assert list(scores) == metrics.score_names(TASK)
+  scores = metrics.evaluate(MOODS_TASK, predicted, examples)
+  assert list(scores) == metrics.score_names(MOODS_TASK)
   assert scores["f1_micro"] == pytest.approx(
     2 * num_shared.sum() / label_counts.sum()
   )
@@ -128,10 +132,10 @@ def test_scores_agree_with_counts_of_labels():
   )
   # Examples without labels are left out, but an unknown label is an error.
   examples[0]["label"] = None
-  assert metrics.evaluate(TASK, predicted, examples)["examples"] == 19
+  assert metrics.evaluate(MOODS_TASK, predicted, examples)["examples"] == 19
   with pytest.raises(ValueError, match="label 'd' of example 0 is not one of"):
     examples[0]["label"] = ["a", "d"]
-    metrics.evaluate(TASK, predicted, examples)
+    metrics.evaluate(MOODS_TASK, predicted, examples)
 
 
 def run_command(verb, **values):
@@ -173,8 +177,8 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
     assert name in last_row
     sweep.check_metric(name, runs)
-  # `evaluate`, and `predict` with the run and with its copy in the format of
-  # transformers, give the same labels.
+  # These give the same labels: `evaluate` of the run, `predict` of the run,
+  # and `predict` of the run's copy in the format of transformers.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   run_command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out

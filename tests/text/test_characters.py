@@ -21,14 +21,14 @@ TEXTS = [
 
 
 def reference_row(word):
-  """Returns the ids of bilm/data.py, _convert_word_to_char_ids, plus 1."""
+  """Returns what _convert_word_to_char_ids of bilm/data.py gives, plus 1."""
   row = [260] * 50
   row[0] = 258
   encoded = word.encode("utf-8", "ignore")[:48]
-  for k, byte in enumerate(encoded, start=1):
-    row[k] = byte
+  for column, byte in enumerate(encoded, start=1):
+    row[column] = byte
   row[len(encoded) + 1] = 259
-  return [i + 1 for i in row]
+  return [byte_id + 1 for byte_id in row]
 
 
 def test_each_word_gives_one_row_of_character_ids():
@@ -44,11 +44,12 @@ def test_each_word_gives_one_row_of_character_ids():
   ):
     assert ids.dtype == np.int32 and ids.shape == (len(text.split()), 50)
     assert ids.tolist() == [reference_row(word) for word in text.split()]
-    begin = characters.word_ids(characters.BEGIN_SENTENCE)
-    end = characters.word_ids(characters.END_SENTENCE)
+    begin_row = characters.word_ids(characters.BEGIN_SENTENCE)
+    end_row = characters.word_ids(characters.END_SENTENCE)
     np.testing.assert_array_equal(ids_with_ends[1:-1], ids)
     assert (
-      ids_with_ends[0].tolist() == begin and ids_with_ends[-1].tolist() == end
+      ids_with_ends[0].tolist() == begin_row
+      and ids_with_ends[-1].tolist() == end_row
     )
     np.testing.assert_array_equal(
       characters.sentence_ids(text.split(), adds_sentence_ends=True),
@@ -135,21 +136,21 @@ def test_seqio_vocabulary_gives_the_same_ids(adds_sentence_ends):
   ]
   assert batch_ids.to_list() == expected
   texts = tf.data.Dataset.from_tensor_slices(TEXTS)
-  for ds in (
+  for dataset in (
     texts.batch(8).map(vocabulary.encode_tf).unbatch(),
     texts.map(vocabulary.encode_tf),
   ):
-    assert [row.tolist() for row in ds.as_numpy_iterator()] == expected
-  decoded = (
+    assert [row.tolist() for row in dataset.as_numpy_iterator()] == expected
+  decoded_texts = (
     texts.map(vocabulary.encode_tf)
     .map(vocabulary.decode_tf)
     .as_numpy_iterator()
   )
-  assert [x.decode() for x in decoded] == [
+  assert [x.decode() for x in decoded_texts] == [
     vocabulary.decode(row) for row in expected
   ]
-  padded_texts = vocabulary.decode_tf(batch_ids.to_tensor()).numpy()
-  assert [x.decode() for x in padded_texts] == [
+  texts_of_padded_ids = vocabulary.decode_tf(batch_ids.to_tensor()).numpy()
+  assert [x.decode() for x in texts_of_padded_ids] == [
     vocabulary.decode(row) for row in expected
   ]
   broken_texts = [b"a\xffb \xc3", b"\xed\xa0\x80"]

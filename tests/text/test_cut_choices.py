@@ -1,4 +1,4 @@
-"""Tests that choices are counted if they lose tokens because rows are short."""
+"""Tests the counts of examples whose choices lose tokens in short rows."""
 
 import json
 
@@ -11,9 +11,9 @@ from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.task_inputs import Input
 
 WORDS = files.WORDS
-LOST = "examples whose choices lost tokens"
-EQUAL = "examples with choices that became equal"
-CUT = "texts cut to the length"
+LOST_NOTE = "examples whose choices lost tokens"
+EQUAL_NOTE = "examples with choices that became equal"
+CUT_NOTE = "texts cut to the length"
 
 
 def random_words(count, seed=0):
@@ -41,7 +41,7 @@ def prepare_and_count(folder, passage, question, options, length=512):
   )
   _, rows, _ = encoded_rows.load(str(folder / "out"), "train")
   ids = np.split(rows.ids, rows.starts[1:-1])
-  counts = {note: n for note, (n, _) in meta["notes"]["train"].items()}
+  counts = {note: count for note, (count, _) in meta["notes"]["train"].items()}
   return counts, len({row.tobytes() for row in ids})
 
 
@@ -54,15 +54,15 @@ def prepare_and_count(folder, passage, question, options, length=512):
   " num_different_rows",
   [
     # No token of an option fits, so the four rows are equal.
-    (600, 290, 10, "", {CUT: 4, LOST: 1, EQUAL: 1}, 1),
+    (600, 290, 10, "", {CUT_NOTE: 4, LOST_NOTE: 1, EQUAL_NOTE: 1}, 1),
     # Half of the tokens of an option fit.
-    (600, 250, 8, "", {CUT: 4, LOST: 1}, 4),
+    (600, 250, 8, "", {CUT_NOTE: 4, LOST_NOTE: 1}, 4),
     # Only the passage is cut.
-    (600, 100, 10, "", {CUT: 4}, 4),
+    (600, 100, 10, "", {CUT_NOTE: 4}, 4),
     # Only the end that all options share is cut.
-    (600, 244, 10, "cat cat", {CUT: 4}, 4),
+    (600, 244, 10, "cat cat", {CUT_NOTE: 4}, 4),
     # Only the question's part after the blank is cut.
-    (600, -300, 10, "", {CUT: 4}, 4),
+    (600, -300, 10, "", {CUT_NOTE: 4}, 4),
     (300, 100, 10, "", {}, 4),
   ],
 )
@@ -93,7 +93,7 @@ def test_options_that_were_equal_before_are_not_counted(tmp_path):
   options = [random_words(10, seed) for seed in (1, 1, 2, 3)]
   assert prepare_and_count(
     tmp_path, random_words(600, 9), random_words(100), options
-  ) == ({CUT: 4}, 3)
+  ) == ({CUT_NOTE: 4}, 3)
 
 
 def test_the_command_prints_the_examples(tmp_path, capsys):
@@ -109,5 +109,5 @@ def test_the_command_prints_the_examples(tmp_path, capsys):
   flags += [f"--output={tmp_path / 'out'}"]
   execute(["prepare-task", *flags])
   lines = capsys.readouterr().err.splitlines()
-  assert f"train: 2 {LOST}: 0, 2" in lines
-  assert f"train: 2 {EQUAL}: 0, 2" in lines
+  assert f"train: 2 {LOST_NOTE}: 0, 2" in lines
+  assert f"train: 2 {EQUAL_NOTE}: 0, 2" in lines

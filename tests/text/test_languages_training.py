@@ -7,9 +7,9 @@ from bert_jax.corpus import prepare, train_vocab
 from bert_jax.text import cleaning, open_vocabulary
 
 pytest.importorskip("sentencepiece", reason="the extra [data] is not there")
-STRIPPED = {}
-ACCENTS = dict(keep_accents=True)
-CASED = dict(lower_case=False)
+STRIP_ACCENTS = {}
+KEEP_ACCENTS = dict(keep_accents=True)
+KEEP_CASE = dict(lower_case=False)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,11 @@ def test_stripped_marks_that_are_no_accents_are_counted(
 def test_training_warns_that_it_strips_marks(tmp_path, capsys):
   text = tmp_path / "text.txt"
   text.write_text("\n".join(LANGUAGES["hindi"]), encoding="utf-8")
-  for options, warns in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
+  for options, warns in (
+    (STRIP_ACCENTS, True),
+    (KEEP_ACCENTS, False),
+    (KEEP_CASE, False),
+  ):
     output = str(tmp_path / "-".join(["v", *options]))
     train_vocab.train_vocab(str(text), 100, output, **options)
     assert ("--keep-accents keeps them" in capsys.readouterr().err) == warns

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.text import open_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-SPECIAL = list(SPECIAL_TOKENS)
+SPECIAL_PIECES = list(SPECIAL_TOKENS)
 
 
 def pieces_of(tokenizer: Vocabulary, text: str) -> list[str]:
@@ -19,7 +19,7 @@ def pieces_of(tokenizer: Vocabulary, text: str) -> list[str]:
 
 
 def tiny_tokenizer(pieces: str, lower_case: bool = True) -> Vocabulary:
-  return wordpiece.build(SPECIAL + pieces.split(), lower_case)
+  return wordpiece.build(SPECIAL_PIECES + pieces.split(), lower_case)
 
 
 def test_symbols_outside_punctuation_stay_with_their_word():
@@ -102,7 +102,7 @@ def test_longest_word_has_a_hundred_characters():
   assert pieces_of(tokenizer, "a" * 101) == ["[UNK]"]
 
 
-def test_word_starts_and_decode():
+def test_word_starts_and_text_are_found_from_ids():
   tokenizer = tiny_tokenizer("good rush ##ers !")
   (ids,) = tokenizer.encode_batch(["Good rushers!"])
   expected = np.array([True, True, False, True])

@@ -1,4 +1,4 @@
-"""ELMo's optimizer equals a simple version in numpy."""
+"""Compares ELMo's optimizer with a simple version in numpy."""
 
 import math
 

@@ -89,7 +89,9 @@ def test_a_config_takes_a_flag_or_says_why_not(name):
     )
 
 
-CONFIGS_OF_PACKABLE_ROWS = [n for n in PRETRAINING_CONFIGS if "elmo" not in n]
+CONFIGS_OF_PACKABLE_ROWS = [
+  name for name in PRETRAINING_CONFIGS if "elmo" not in name
+]
 
 
 @pytest.mark.parametrize("name", CONFIGS_OF_PACKABLE_ROWS)

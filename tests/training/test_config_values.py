@@ -59,12 +59,12 @@ def test_a_config_has_the_keys_values_and_types_of_the_table(name):
     assert type(setting) is type(CONFIG_VALUES[name][key]), key
 
 
-FILES = sorted(
+CONFIG_FILES = sorted(
   {name.partition(":")[0] for name in CONFIG_VALUES if ":" in name}
 )
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", CONFIG_FILES)
 def test_a_wrong_name_gives_all_names(file):
   with pytest.raises(UserError) as error:
     config_files.open_config(f"{file}:no such")
@@ -106,8 +106,8 @@ def test_a_missing_path_names_the_installed_config(tmp_path, monkeypatch):
 
 
 def test_every_file_has_a_name_in_the_table():
-  files = {name.partition(":")[0] for name in CONFIG_VALUES}
-  assert set(config_files.installed_names()) == files
+  file_names = {name.partition(":")[0] for name in CONFIG_VALUES}
+  assert set(config_files.installed_names()) == file_names
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ OPTIMIZER_OPTIONS = dict(
 )
 # Path -> shape, for a stack of three layers, a stack of one shared layer, and
 # variables outside of stacks. `draw_tree` gives the layers different scales, so
-# that one ratio for a whole stack would be far off.
-SHAPES = {
+# that one ratio for a whole stack would be wrong by far.
+SHAPE_BY_PATH = {
   ("encoder", "layers", "layer", "mlp_in", "kernel"): (3, 4, 5),
   ("encoder", "layers", "layer", "mlp_in", "bias"): (3, 5),
   ("encoder", "layers", "layer", "mlp_norm", "scale"): (3, 4),
@@ -31,14 +31,14 @@ SHAPES = {
   ("mlm", "dense", "kernel"): (4, 4),
   ("mlm", "norm", "bias"): (4,),
 }
-RATE, STEPS = 0.01, 4
+RATE, NUM_STEPS = 0.01, 4
 
 
 def draw_tree(seed):
   """Returns a tree of random arrays; layer i of a stack is scaled by 4**i."""
   rng = np.random.default_rng(seed)
   tree = {}
-  for path, shape in SHAPES.items():
+  for path, shape in SHAPE_BY_PATH.items():
     x = rng.normal(size=shape)
     if "layers" in path:
       x *= 4.0 ** np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1))
@@ -50,7 +50,7 @@ def draw_tree(seed):
 
 
 def arrays_of_variables(tree):
-  """Returns {(path, i): array}, with layer i of a stack; else i is 0."""
+  """Returns {(path, i): array}; i is the layer in a stack, and 0 elsewhere."""
   arrays = {}
   for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
     path = tuple(key.key for key in keys)
@@ -67,17 +67,17 @@ def lamb_in_numpy(name, params, grads):
   """Runs the published algorithm on one variable, step by step."""
   path = name[0]
   is_excluded = path[-1] in ("bias", "scale")
-  w, m, v = params[name].copy(), 0.0, 0.0
-  for g in (step[name] for step in grads):
-    m = 0.9 * m + 0.1 * g
-    v = 0.999 * v + 0.001 * g * g
-    update = m / (np.sqrt(v) + 1e-6)
+  weights, mean, mean_of_squares = params[name].copy(), 0.0, 0.0
+  for grad in (step[name] for step in grads):
+    mean = 0.9 * mean + 0.1 * grad
+    mean_of_squares = 0.999 * mean_of_squares + 0.001 * grad * grad
+    update = mean / (np.sqrt(mean_of_squares) + 1e-6)
     ratio = 1.0
     if not is_excluded:
-      update = update + 0.1 * w
-      ratio = norm(w) / norm(update)
-    w = w - RATE * ratio * update
-  return w
+      update = update + 0.1 * weights
+      ratio = norm(weights) / norm(update)
+    weights = weights - RATE * ratio * update
+  return weights
 
 
 def train_params(name, params, grads):
@@ -88,8 +88,8 @@ def train_params(name, params, grads):
     optimizer.init(params),
     tiny_families.fast_jit(optimizer.update),
   )
-  for g in grads:
-    updates, state = update(g, state, params)
+  for step_grads in grads:
+    updates, state = update(step_grads, state, params)
     params = optax.apply_updates(params, updates)
   return params
 
@@ -97,7 +97,7 @@ def train_params(name, params, grads):
 def test_lamb_equals_the_published_rule_layer_by_layer():
   params, grads = (
     draw_tree(0),
-    [draw_tree(seed) for seed in range(1, STEPS + 1)],
+    [draw_tree(seed) for seed in range(1, NUM_STEPS + 1)],
   )
   trained_arrays = arrays_of_variables(train_params("lamb", params, grads))
   initial_arrays, grads_by_step = (
@@ -120,7 +120,7 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
   """
   params, grads = (
     draw_tree(0),
-    [draw_tree(seed) for seed in range(1, STEPS + 1)],
+    [draw_tree(seed) for seed in range(1, NUM_STEPS + 1)],
   )
   trained_arrays = arrays_of_variables(
     train_params("lamb_optax", params, grads)
@@ -150,7 +150,7 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
 
 @pytest.mark.parametrize("family", tiny_families.FAMILY_NAMES)
 def test_every_stack_is_recognised_by_its_path(family):
-  """If the first axis of an array is "layers", each layer has its own ratio."""
+  """An array whose first axis is "layers" has one ratio for each layer."""
   module = models.family(family).ForPreTraining(
     tiny_families.build_encoder(family)
   )

@@ -1,4 +1,4 @@
-"""`model.remat` that is unset follows from activations and memory."""
+"""Tests how an unset `model.remat` follows from activations and memory."""
 
 import jax
 import pytest
@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def make_model_and_plan(**model):
-  """Returns BERT-large's section `model`, and its phases of 128 and 512."""
+  """Returns BERT-large's section `model` and its phases: 128 and 512 tokens."""
   settings = configs.load_defaults("bert:large")
   settings["model"] |= model
   # One device has the rows that a chip of v5e:4x4 has.
@@ -33,7 +33,10 @@ def with_kernel(monkeypatch):
 
 
 def test_activations_follow_the_published_formula(mesh):
-  """s b h (34 + 5 a s / h) bytes a layer; 16 rows of 512 tokens."""
+  """A layer keeps s b h (34 + 5 a s / h) bytes.
+
+  These are s tokens in a row, b rows, h numbers in a state, and a heads.
+  """
   model, plan = make_model_and_plan()
   expected_bytes = 512 * 16 * 1024 * (34 + 5 * 16 * 512 / 1024) * 24
   assert memory.activation_bytes(model, plan[1], mesh) == expected_bytes
@@ -49,7 +52,7 @@ def test_a_kernel_keeps_no_scores(mesh, with_kernel):
 
 @pytest.mark.parametrize("gib, expected_remat", [(16, True), (32, False)])
 def test_the_largest_phase_decides(mesh, monkeypatch, gib, expected_remat):
-  """The phase of 512 tokens needs 13.9 GiB, that of 128 tokens 2.1."""
+  """The phase of 512 tokens needs 13.9 GiB, and that of 128 needs 2.1 GiB."""
   monkeypatch.setattr(memory, "device_memory", lambda device: gib * GIB)
   model, plan = make_model_and_plan()
   assert memory.choose_remat(model, plan, mesh) is expected_remat

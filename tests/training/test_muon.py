@@ -40,18 +40,18 @@ def draw_tree(seed):
 
 def optax_axes(params):
   """Returns optax's input and output axes of each leaf; None means Adam."""
-  axes = optax.contrib.MuonDimensionNumbers
+  axis_numbers = optax.contrib.MuonDimensionNumbers
   leaves = jax.tree.map(lambda _: None, params)
   layers = leaves["layers"]
-  layers["query"]["kernel"] = axes((1,), (2, 3))
-  layers["output"]["kernel"] = axes((1, 2), (3,))
-  layers["mlp_in"]["kernel"] = axes((1,), (2,))
-  layers["mlp_out"]["kernel"] = axes((1,), (2,))
+  layers["query"]["kernel"] = axis_numbers((1,), (2, 3))
+  layers["output"]["kernel"] = axis_numbers((1, 2), (3,))
+  layers["mlp_in"]["kernel"] = axis_numbers((1,), (2,))
+  layers["mlp_out"]["kernel"] = axis_numbers((1,), (2,))
   return leaves
 
 
 def test_matrices_are_orthogonalised_as_by_optax():
-  """Compares three steps. The test computes the momentum; optax does the rest.
+  """The test computes the momentum of three steps; optax does the rest.
 
   optax multiplies in another order than `scale_by_muon`, so the relative
   distance of float32 updates is up to 1e-4.
@@ -130,7 +130,7 @@ def test_singular_values_become_about_one(shape):
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "gpt"])
 def test_every_kernel_of_a_layer_is_a_matrix(family):
-  """Attention's kernels become square matrices, and those of the MLP do not."""
+  """Kernels of attention become square matrices. Those of the MLP do not."""
   module = models.family(family).ForPreTraining(
     tiny_families.build_encoder(family)
   )

@@ -1,4 +1,4 @@
-"""Tests the steps, examples, slots and best checkpoints of phases."""
+"""Tests the steps, examples, mask slots and best checkpoints of phases."""
 
 import dataclasses
 import json
@@ -26,21 +26,26 @@ PHASE_SECTION = dict(
 DATA_SECTION = dict(path="x", builder="bert_pairs")
 
 
-def plan_default_phases(total=1_000_000, batch=256, data=None, **sections):
-  """Returns the phases of sections, which are changes to `PHASE_SECTION`."""
+def plan_default_phases(
+  total_steps=1_000_000, batch_size=256, data=None, **sections
+):
+  """Returns the phases of a run of BERT; sections change `PHASE_SECTION`."""
   return plan_phases(
-    total, batch, data, {k: PHASE_SECTION | v for k, v in sections.items()}
+    total_steps,
+    batch_size,
+    data,
+    {k: PHASE_SECTION | v for k, v in sections.items()},
   )
 
 
-def plan_phases(total, batch, data, sections):
+def plan_phases(total_steps, batch_size, data, sections):
   """Returns the phases of a run of BERT whose config has these sections."""
   run_config = config_lib.parse(configs.load_defaults("bert:tiny"))
   return phases.plan(
     dataclasses.replace(
       run_config,
-      total_steps=total,
-      batch_size=batch,
+      total_steps=total_steps,
+      batch_size=batch_size,
       micro_batches=2,
       data=config_lib.parse_section(
         config_lib.Data, "data", DATA_SECTION | (data or {})
@@ -84,16 +89,16 @@ def test_bert_has_its_two_published_phases():
   assert second_phase.first_example(900_003) == 3 * 128
 
 
-@pytest.mark.parametrize("total", range(1, 40))
-def test_every_step_is_in_one_phase(total):
+@pytest.mark.parametrize("total_steps", range(1, 40))
+def test_every_step_is_in_one_phase(total_steps):
   plan = plan_default_phases(
-    total,
+    total_steps,
     phase1=dict(fraction=0.3),
     phase2=dict(fraction=0.6),
     phase3=dict(fraction=0.1),
   )
-  steps = [s for p in plan for s in range(p.start, p.end)]
-  assert steps == list(range(total))
+  steps = [step for phase in plan for step in range(phase.start, phase.end)]
+  assert steps == list(range(total_steps))
 
 
 def test_a_run_without_phases_has_one_phase():
@@ -146,7 +151,7 @@ def test_rows_that_hide_nothing_have_no_slots():
 def test_too_few_slots_for_the_mask_rate_are_reported(
   tmp_path, capsys, monkeypatch, compilation_cache
 ):
-  """Too few slots are allowed: ALBERT's data have 20 for 512 tokens."""
+  """A run with too few slots starts: ALBERT's data have 20 for 512 tokens."""
   published_options = dict(length=512, max_predictions=20)
   assert recipes.slots_warning("albert_pairs", published_options) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
@@ -189,7 +194,10 @@ def test_too_few_slots_for_the_mask_rate_are_reported(
 def test_each_phase_has_its_own_best_checkpoint(
   tmp_path, monkeypatch, compilation_cache
 ):
-  """A run keeps its newest step, and the best of the phase evaluated last."""
+  """A run keeps its newest step, and the best step of its newest phase.
+
+  Here the newest phase is the one that was evaluated last.
+  """
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
   monkeypatch.setattr(
     evaluate,

@@ -11,8 +11,8 @@ from bert_jax.training.state import TrainState, resize_to_layout
 from bert_jax.weights import checkpoint
 
 
-def make_state(mesh, rows):
-  """Returns a state whose table has `rows` rows, and its layout with 5 rows."""
+def make_state(mesh, num_rows):
+  """Returns a state with a table of `num_rows` rows, and a layout of 5 rows."""
   replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def build(count):
@@ -22,7 +22,7 @@ def make_state(mesh, rows):
     moments = {"mu": params, "count": np.int32(7)}
     return TrainState(np.int32(2), params, moments, {})
 
-  state = jax.device_put(build(rows), replicated)
+  state = jax.device_put(build(num_rows), replicated)
   layout = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated),
     build(5),
@@ -30,10 +30,10 @@ def make_state(mesh, rows):
   return state, layout
 
 
-@pytest.mark.parametrize("rows", [5, 8, 3])
-def test_a_snapshot_equals_resize_and_checksums(rows):
+@pytest.mark.parametrize("num_rows", [5, 8, 3])
+def test_a_snapshot_equals_resize_and_checksums(num_rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
-  state, layout = make_state(mesh, rows)
+  state, layout = make_state(mesh, num_rows)
   with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     file_state, checksums = SnapshotMaker(pool, state, layout, mesh)(2, state)
     expected = resize_to_layout(state, layout)

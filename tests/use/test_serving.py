@@ -44,7 +44,7 @@ def child_environment():
 def test_notes_are_not_among_the_predictions(
   models_folder, monkeypatch, capsys
 ):
-  """A note on a missing field and a line from a library go to stderr."""
+  """A note on a missing field and a line that a library prints go to stderr."""
   open_predictor = predict.open_predictor
 
   def open_and_print(*arguments, **options):
@@ -112,14 +112,14 @@ def test_a_line_is_answered_while_the_pipe_is_open(models_folder):
   ) as process:
     answer_seconds = []
     for number in range(4):
-      begin = time.monotonic()
+      start_time = time.monotonic()
       line = json.dumps({"id": number, "text": "red cat"}) + "\n"
       # A line may come in two parts.
       for half_line in (line[:9], line[9:]):
         process.stdin.write(half_line)
         process.stdin.flush()
       assert json.loads(process.stdout.readline())["id"] == number
-      answer_seconds.append(time.monotonic() - begin)
+      answer_seconds.append(time.monotonic() - start_time)
     assert max(answer_seconds[1:]) < 1.0
     # The last line is cut, and has no line end.
     process.stdin.write('{"text": "dog"}\n{"text": "bird"')
@@ -133,7 +133,7 @@ def make_examples(count):
   return ({"id": number} for number in range(count))
 
 
-# While answers are fast, a full group is twice as large as the group before it.
+# While answers are fast, each full group is followed by one twice as large.
 def test_fast_lines_are_in_large_groups():
   group_maker = serve.GroupMaker(4, 32)
   groups = group_maker.groups(make_examples(100), lambda seconds: True)
@@ -178,10 +178,10 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
   source = tmp_path / "lines"
   source.write_bytes(b"\n".join(lines))
   with source.open("rb") as f:
-    arriving = serve.ArrivingLines(f)
-    assert arriving.has_line_within(0.0)
-    assert list(arriving) == lines
-    assert not arriving.has_line_within(0.0)
+    arriving_lines = serve.ArrivingLines(f)
+    assert arriving_lines.has_line_within(0.0)
+    assert list(arriving_lines) == lines
+    assert not arriving_lines.has_line_within(0.0)
   assert list(serve.ArrivingLines(io.BytesIO(b"a\nb"))) == [b"a\n", b"b"]
 
 

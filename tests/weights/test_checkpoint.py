@@ -11,7 +11,9 @@ from bert_jax.weights.checkpoint import Checkpointer
 
 def make_state(**layers):
   layers = layers or {"l0": 3, "l1": 3}
-  params = {name: {"kernel": jnp.arange(n) * 1.0} for name, n in layers.items()}
+  params = {
+    name: {"kernel": jnp.arange(size) * 1.0} for name, size in layers.items()
+  }
   return TrainState(jnp.int32(4), params, {"mu": params}, {})
 
 

@@ -29,7 +29,7 @@ FULL_OPTIONS = {
     activation="relu",
   ),
 }
-SHAPES = {
+SHAPE_BY_NAME = {
   "char_embed": (261, 4),
   "CNN/W_cnn_0": (1, 1, 4, 3),
   "CNN/b_cnn_0": (3,),
@@ -50,7 +50,7 @@ SHAPES = {
 }
 
 
-def write_folder(path, shapes=SHAPES, options=FULL_OPTIONS):
+def write_folder(path, shapes=SHAPE_BY_NAME, options=FULL_OPTIONS):
   """Writes a folder; all elements of the n-th array, counted from 1, are n."""
   path.mkdir(exist_ok=True)
   with h5py.File(path / "lm_weights.hdf5", "w") as file:
@@ -62,14 +62,14 @@ def write_folder(path, shapes=SHAPES, options=FULL_OPTIONS):
 
 def test_every_array_becomes_a_parameter(tmp_path):
   weights = bilm.read(write_folder(tmp_path / "in"), "elmo")
-  number_by_name = {name: i for i, name in enumerate(SHAPES, 1)}
+  number_by_name = {name: i for i, name in enumerate(SHAPE_BY_NAME, 1)}
   for rule in bilm.rules(weights.config["model"]):
     param = weights.arrays[rule.path]
     if rule.name_in_file == "char_embed":
       assert not param[0].any()
       param = param[1:]
     assert (param == number_by_name[rule.name_in_file]).all(), rule
-  assert len(weights.arrays) == len(SHAPES) - 1
+  assert len(weights.arrays) == len(SHAPE_BY_NAME) - 1
   assert weights.config["source"]["skipped"] == ["softmax/W"]
   model = weights.config["model"]
   assert (model["hidden"], model["cell"], model["clip"]) == (5, 7, 3.0)
@@ -89,21 +89,25 @@ def test_the_command_writes_a_folder_that_opens(tmp_path):
 
 
 def test_files_that_do_not_fit_are_named(tmp_path):
-  def assert_refused(message, shapes=SHAPES, options=FULL_OPTIONS):
+  def assert_refused(message, shapes=SHAPE_BY_NAME, options=FULL_OPTIONS):
     path = write_folder(tmp_path / "bad", shapes, options)
     with pytest.raises(ValueError, match=message):
       bilm.read(path, "elmo")
 
   shapes_without_bias = {
-    k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"
+    k: v for k, v in SHAPE_BY_NAME.items() if k != "CNN_proj/b_proj"
   }
   assert_refused("CNN_proj/b_proj is missing", shapes_without_bias)
-  assert_refused("extra/W belongs to no parameter", SHAPES | {"extra/W": (2,)})
-  assert_refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
-  shapes_with_deep_kernel = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
+  assert_refused(
+    "extra/W belongs to no parameter", SHAPE_BY_NAME | {"extra/W": (2,)}
+  )
+  assert_refused(
+    r"b_proj has shape \[6\]", SHAPE_BY_NAME | {"CNN_proj/b_proj": (6,)}
+  )
+  shapes_with_deep_kernel = SHAPE_BY_NAME | {"CNN/W_cnn_0": (2, 1, 4, 3)}
   assert_refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", shapes_with_deep_kernel)
   assert_refused(
-    r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)}
+    r"char_embed has shape \[261\]", SHAPE_BY_NAME | {"char_embed": (261,)}
   )
   path = pathlib.Path(write_folder(tmp_path / "bad"))
   with pytest.raises(ValueError, match="family=bert"):

@@ -16,7 +16,7 @@ from bert_jax.weights import checkpoint
 from bert_jax.weights.checkpoint import Checkpointer
 
 # If one array of a checkpoint is damaged, orbax abandons its reads of all other
-# arrays. Python reports each of these reads as an exception that nobody can
+# arrays. Python reports each of these reads as an exception that no code can
 # catch.
 pytestmark = pytest.mark.filterwarnings(
   "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -36,10 +36,12 @@ def make_state(step):
   return TrainState(jnp.int32(step), params, {"nu": params}, {})
 
 
-def are_equal(a, b):
+def are_equal(state, other_state):
   return all(
     np.array_equal(x, y)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    for x, y in zip(
+      jax.tree.leaves(state), jax.tree.leaves(other_state), strict=True
+    )
   )
 
 
@@ -134,7 +136,10 @@ def test_a_run_with_only_damaged_checkpoints_is_refused(saved_run, tmp_path):
 def test_messages_about_a_damaged_run_are_plain(
   saved_run, tmp_path, capfd, change
 ):
-  """Of a library's error, only the class is named. No new run is advised."""
+  """Messages name only the class of a library's error, and advise no new run.
+
+  The path here is read as a model, so a new workdir would not help.
+  """
   run = tmp_path / "run"
   shutil.copytree(saved_run, run)
   for path in files_in(run / "checkpoints" / "20" / "state"):
@@ -189,20 +194,20 @@ def test_a_checkpoint_that_is_damaged_in_one_process_is_not_used(
 
 def test_checksums_notice_one_bit_anywhere():
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(7, 5, 3)).astype(np.float32)
-  checksums = checkpoint.checksums_of({"x": jnp.array(x)})
-  for i in range(x.size):
-    bits = x.copy().view(np.uint32).reshape(-1)
+  array = rng.normal(size=(7, 5, 3)).astype(np.float32)
+  checksums = checkpoint.checksums_of({"x": jnp.array(array)})
+  for i in range(array.size):
+    bits = array.copy().view(np.uint32).reshape(-1)
     bits[i] ^= np.uint32(1) << np.uint32(rng.integers(32))
-    y = bits.view(np.float32).reshape(x.shape)
-    assert checkpoint.checksums_of({"x": jnp.array(y)}) != checksums
-  swapped_rows = x.copy()
-  swapped_rows[0, 0], swapped_rows[0, 1] = x[0, 1], x[0, 0]
+    changed_array = bits.view(np.float32).reshape(array.shape)
+    assert checkpoint.checksums_of({"x": jnp.array(changed_array)}) != checksums
+  swapped_rows = array.copy()
+  swapped_rows[0, 0], swapped_rows[0, 1] = array[0, 1], array[0, 0]
   assert checkpoint.checksums_of({"x": jnp.array(swapped_rows)}) != checksums
 
 
 def test_an_old_checkpoint_that_a_kill_left_is_removed(saved_run, tmp_path):
-  """The kill came after the new save, before the old checkpoint was removed."""
+  """The run was killed after a save, before it removed the old checkpoint."""
   workdir = tmp_path / "run"
   shutil.copytree(saved_run, workdir)
   for keep, kept_steps in ((2, ["10", "20"]), (1, ["20"])):

@@ -18,8 +18,8 @@ from bert_jax.weights import load as loading
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
 # Step -> held-out loss. Step 8 is the best, and step 12 the newest.
-LOSSES = {4: 3.0, 8: 1.5, 12: 2.0}
-MODEL = dict(
+LOSS_BY_STEP = {4: 3.0, 8: 1.5, 12: 2.0}
+MODEL_OPTIONS = dict(
   **dict(hidden=8, heads=2, mlp=16, num_layers=2, max_positions=12),
   **dict(vocab_size=len(PIECES), dtype="float32"),
 )
@@ -34,12 +34,12 @@ def run(tmp_path_factory):
   """Makes a run; each checkpoint's word table is filled with its step."""
   path = tmp_path_factory.mktemp("runs") / "run"
   path.mkdir()
-  model = dict(family="bert", variant="tiny", **MODEL)
+  model = dict(family="bert", variant="tiny", **MODEL_OPTIONS)
   run_config = {"objective": {"name": "mlm", "pairs": False}, "model": model}
   (path / "config.json").write_text(json.dumps(run_config))
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-  encoder = models.bert.build("tiny", **MODEL)
+  encoder = models.bert.build("tiny", **MODEL_OPTIONS)
   model_config = model_folder.make_config(
     "bert",
     "pretraining",
@@ -50,7 +50,7 @@ def run(tmp_path_factory):
   rng = np.random.default_rng(0)
   arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
   with checkpoint.Checkpointer(str(path), keep=3) as saver:
-    for step, loss in LOSSES.items():
+    for step, loss in LOSS_BY_STEP.items():
       arrays["encoder/embeddings/word/embedding"] = word_table(step)
       arrays["mlm/bias"] = np.arange(len(PIECES), dtype="f") / step
       params = model_folder.unflatten(arrays)
@@ -140,7 +140,7 @@ def test_best_may_be_an_argument_or_a_part_of_the_path(run, tmp_path):
     ("@", "write .*run@best, or .*run@ and the step of a"),
   ],
 )
-def test_a_missing_checkpoint_is_named(run, name, message):
+def test_a_path_that_names_no_checkpoint_is_refused(run, name, message):
   for read in (loading.read, loading.open_model, bert_jax.load):
     with pytest.raises(ValueError, match=message):
       read(f"{run}{name}")
@@ -171,14 +171,14 @@ def test_the_name_of_a_folder_may_have_an_at_sign(run, tmp_path):
     loading.read(str(tmp_path / "nowhere@7"))
 
 
-def test_runs_of_every_objective_are_opened():
+def test_runs_of_every_objective_can_be_exported():
   assert set(runs.EXPORTABLE_OBJECTIVES) == set(objectives.OBJECTIVES)
 
 
 def test_only_masked_lm_has_a_head_for_pairs_by_default(
   run, tmp_path, monkeypatch
 ):
-  """The run has no head for pairs; the test removes the key `pairs` as well."""
+  """The run has no head for pairs; the test deletes the key `pairs` too."""
   path = tmp_path / "run"
   shutil.copytree(run, path)
   config = json.loads((path / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""The verb `features` uses the pooling of a model of sentence-transformers."""
+"""Tests that `features` uses the pooling of models of sentence-transformers."""
 
 import json
 
@@ -24,7 +24,7 @@ FIELD_BY_MODE = {
 def write_model(
   path, modes, is_normalized=False, has_dense=False, is_new_format=False
 ):
-  """Writes a model with a pooling, as sentence-transformers does."""
+  """Writes a model and its pooling as sentence-transformers writes them."""
   rng = np.random.default_rng(0)
   shapes = tiny_hf.array_shapes("BertModel")
   arrays = {k: rng.normal(0, 0.5, s).astype("f") for k, s in shapes.items()}
@@ -71,19 +71,21 @@ def expected_vectors(model, mode):
 
 
 @pytest.mark.parametrize("mode", ["cls", "mean", "max"])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_the_pooling_of_the_model_is_used(tmp_path, capsys, mode, normalize):
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_the_pooling_of_the_model_is_used(
+  tmp_path, capsys, mode, is_normalized
+):
   model = write_model(
-    tmp_path / "model", [mode], normalize, is_new_format=normalize
+    tmp_path / "model", [mode], is_normalized, is_new_format=is_normalized
   )
   vectors, printed = run_features(tmp_path, capsys, model)
   expected = expected_vectors(model, mode)
-  if normalize:
+  if is_normalized:
     expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
   # The order of the float32 sums differs.
   np.testing.assert_allclose(vectors, expected, atol=1e-5)
   assert f"by the model's own pooling: {mode}" in printed
-  assert ("divided by its length" in printed) == normalize
+  assert ("divided by its length" in printed) == is_normalized
   # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
   vectors_of_copy, _ = run_features(tmp_path, capsys, str(tmp_path / "ours"))
