@@ -109,8 +109,8 @@ def batch_key_names(layout: Layout) -> list[str]:
 
 def axis_sizes(layout: Layout) -> dict[str, int]:
   """Returns the lengths of the axes of `batch_keys.FEATURES`."""
-  slots = layout.mask_options.max_predictions if layout.mask_options else 0
-  return {"L": layout.length, "M": slots, "S": layout.max_sequences}
+  num_slots = layout.mask_options.max_predictions if layout.mask_options else 0
+  return {"L": layout.length, "M": num_slots, "S": layout.max_sequences}
 
 
 def return_elements(
@@ -129,7 +129,7 @@ def assign_rows(
 ) -> tuple[list[int], list[int]]:
   """Puts each sequence into the fullest row with enough free tokens and slots.
 
-  It tries only a few rows, see `MAX_TRIES`.
+  For each sequence, it tries only a few rows, see `MAX_TRIES`.
 
   Args:
     lengths: [N] the number of tokens of each sequence, at most `width`. The
@@ -148,8 +148,8 @@ def assign_rows(
   # is found quickly.
   rows_by_space: list[list[int]] = [[] for _ in range(width + 1)]
   space_bits = 0
-  slots_left: list[int] = []
-  num_sequences: list[int] = []
+  num_free_slots_by_row: list[int] = []
+  num_sequences_by_row: list[int] = []
   row_indices, ranks = [], []
   for length, num_slots in zip(
     lengths.tolist(), slots_needed.tolist(), strict=True
@@ -160,22 +160,22 @@ def assign_rows(
         break
       lowest_bit = fitting_bits & -fitting_bits
       space = lowest_bit.bit_length() - 1
-      if slots_left[rows_by_space[space][-1]] >= num_slots:
+      if num_free_slots_by_row[rows_by_space[space][-1]] >= num_slots:
         row = rows_by_space[space].pop()
         if not rows_by_space[space]:
           space_bits ^= lowest_bit
         break
       fitting_bits ^= lowest_bit
     if row < 0:
-      row, space = len(num_sequences), width
-      num_sequences.append(0)
-      slots_left.append(slots_per_row)
+      row, space = len(num_sequences_by_row), width
+      num_sequences_by_row.append(0)
+      num_free_slots_by_row.append(slots_per_row)
     row_indices.append(row)
-    ranks.append(num_sequences[row])
-    num_sequences[row] += 1
-    slots_left[row] -= num_slots
+    ranks.append(num_sequences_by_row[row])
+    num_sequences_by_row[row] += 1
+    num_free_slots_by_row[row] -= num_slots
     space -= length
-    if num_sequences[row] < max_sequences:
+    if num_sequences_by_row[row] < max_sequences:
       rows_by_space[space].append(row)
       space_bits |= 1 << space
   return row_indices, ranks

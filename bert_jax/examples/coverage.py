@@ -44,7 +44,7 @@ class Coverage(NamedTuple):
 
 
 def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
-  """Measures the rows of one epoch; in a large corpus, those of a sample.
+  """Measures the rows of one epoch, or of a sample if the corpus is large.
 
   Args:
     corpus: the documents.

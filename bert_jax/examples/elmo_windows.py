@@ -114,12 +114,12 @@ def index_windows(
   first_sentence, end_sentence = corpus.documents[
     [first_document, end_document]
   ]
-  begin, end = (
+  first_token, end_token = (
     int(corpus.sentences[s]) for s in (first_sentence, end_sentence)
   )
   shift = int(hashing.randint(key, np.array(first_document), 0, length))
-  cuts = np.arange(begin + shift, end, length)
-  cuts = np.unique(np.concatenate([[begin], cuts, [end]]))
+  cuts = np.arange(first_token + shift, end_token, length)
+  cuts = np.unique(np.concatenate([[first_token], cuts, [end_token]]))
   return np.stack([cuts[:-1], cuts[1:]], -1)
 
 
@@ -181,15 +181,15 @@ def index_links(
 ) -> np.ndarray:
   """Cuts a range of documents into whole windows of links.
 
-  This is a function for `Recipe.index`. It is used for held-out documents,
-  where both directions read the same windows. Links at the end that do not fill
-  a window are left out. The arguments are those of `index_windows`, but `key`
-  is not used.
+  This is a function for `Recipe.index`. It is used for held-out documents: both
+  directions read the same windows. Links at the end of the range that do not
+  fill a window are left out. The arguments are those of `index_windows`, but
+  `key` is not used.
 
   Returns:
     [N, 2] int64: for each window, the first link that the forward direction
-    reads, and the first that the backward direction reads. They are equal here,
-    but not in stateful streams.
+    reads, and the first link that the backward direction reads. The two links
+    are equal here, but not in stateful streams.
   """
   del key
   first_sentence, end_sentence = corpus.documents[
@@ -256,7 +256,7 @@ def build_links(
   Args:
     corpus: the documents.
     windows: [B, 2] int64: the first link that the forward direction reads, and
-      the first that the backward direction reads.
+      the first link that the backward direction reads.
     numbers: not used, because no random number is drawn.
     key: not used.
     length: L.

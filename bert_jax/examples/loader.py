@@ -49,7 +49,7 @@ class PretrainingData:
 
   Attributes:
     source: the source of the rows.
-    vocab_size: the number of pieces; every id in a batch is below it.
+    vocab_size: the number of pieces; every id in a batch is below this number.
     special: the ids of the special tokens.
     prepared: for each data set of the mixture the opened folder, or the opened
       text of a seqio task; one entry if the source is no mixture.
@@ -101,9 +101,9 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
       raise UserError(
         f"data path {path!r}: the weight {weight} is not a positive number."
       )
-  folders = [epath.Path(folder).resolve() for folder, _ in components]
+  resolved_folders = [epath.Path(folder).resolve() for folder, _ in components]
   for i, (folder, _) in enumerate(components):
-    if folders[i] in folders[:i]:
+    if resolved_folders[i] in resolved_folders[:i]:
       raise UserError(
         f"data path {path!r}: {folder} is there twice; add up its weights."
       )

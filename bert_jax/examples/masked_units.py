@@ -273,8 +273,8 @@ def choose_words(
   There are three deviations from the published programs:
 
   * Truncation may separate pieces from the start of their word. Here the
-    separated pieces are a word, also at the front of the second segment. BERT's
-    program adds them to the last word of the first segment.
+    separated pieces are a word. At the front of the second segment, BERT's
+    program adds such pieces to the last word of the first segment.
   * Here no unit continues after a [SEP]. ALBERT's n-grams may.
   * Here the first word of a span is drawn uniformly, and no word is cut. In
     SpanBERT a token is drawn uniformly, the span begins at its word, and the
@@ -335,16 +335,16 @@ def choose_words(
           :, None
         ]
       )
-    is_hidden = is_picked[unit_blocks]
+    is_already_picked = is_picked[unit_blocks]
     # The cost of a word is the number of tokens that it would newly hide.
     costs = sizes[unit_blocks]
     if unit_rule.may_overlap:
-      costs = np.where(is_hidden, 0, costs)
+      costs = np.where(is_already_picked, 0, costs)
     is_inside &= (
       np.cumsum(costs, axis=1) <= remaining[sequence_indices][:, None]
     )
     if not unit_rule.may_overlap:
-      is_inside &= ~(is_inside & is_hidden).any(1, keepdims=True)
+      is_inside &= ~(is_inside & is_already_picked).any(1, keepdims=True)
     is_picked[unit_blocks[is_inside]] = True
     remaining[sequence_indices] -= (costs * is_inside).sum(1)
 

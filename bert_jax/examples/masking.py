@@ -264,9 +264,9 @@ def mask_tokens(
 
   A sequence gets `count_masks` predictions, but not more than it has maskable
   tokens. A row gets at most M. If whole words are hidden, there may be fewer.
-  The replacement is drawn for each token. With masking="span", it is drawn for
-  each stretch of adjacent hidden tokens: all of its tokens become [MASK], or
-    all become random ids, or none is changed.
+  The kind of replacement is drawn for each token. With masking="span", one kind
+  is drawn for each stretch of adjacent hidden tokens: all become [MASK], or
+  all become random ids, or none is changed.
 
   Args:
     ids: [B, L] int32.
@@ -314,9 +314,11 @@ def mask_tokens(
     )
   key = hashing.make_key(key, "replacements")
   draws = hashing.bits(key, sequences.numbers[sequence_indices], draw_indices)
-  is_span = mask_options.masking == "span"
+  hides_spans = mask_options.masking == "span"
   starts, sizes = (
-    _stretches(flat_columns) if is_span else (np.arange(len(flat_columns)), 1)
+    _stretches(flat_columns)
+    if hides_spans
+    else (np.arange(len(flat_columns)), 1)
   )
   # The tokens of a span share the draw of its first token.
   span_starts = np.repeat(starts, sizes)
@@ -340,7 +342,7 @@ def mask_tokens(
     "mlm_ids": labels,
     "mlm_weights": np.ones(len(flat_columns), np.float32),
   }
-  if is_span:
+  if hides_spans:
     # Special tokens are never hidden, so both columns are in the sequence.
     columns_beside = np.stack([column[starts] - 1, column[starts] + sizes], 1)
     spans = np.repeat(columns_beside, sizes, axis=0).astype(np.int32)
@@ -372,8 +374,8 @@ def _replacement_ids(
 ) -> np.ndarray:
   """Returns [MASK], labels or drawn ids; the high 32 bits of draws decide."""
   shares = (draws >> np.uint64(32)) * 2.0**-32
-  mask_share, same_share = REPLACEMENTS[replacement]
-  new_ids = np.where(shares < mask_share + same_share, labels, drawn_ids)
+  mask_share, unchanged_share = REPLACEMENTS[replacement]
+  new_ids = np.where(shares < mask_share + unchanged_share, labels, drawn_ids)
   new_ids[shares < mask_share] = mask_id
   return new_ids
 
@@ -395,10 +397,12 @@ def _fill_slots(
   Returns:
     key -> [B, M, ...].
   """
-  predictions_per_row = np.bincount(row_of_prediction, minlength=num_rows)
+  num_predictions_by_row = np.bincount(row_of_prediction, minlength=num_rows)
   slot_of_prediction = (
     np.arange(len(row_of_prediction))
-    - (np.cumsum(predictions_per_row) - predictions_per_row)[row_of_prediction]
+    - (np.cumsum(num_predictions_by_row) - num_predictions_by_row)[
+      row_of_prediction
+    ]
   )
   slots_by_key = {}
   for key, values in predictions.items():

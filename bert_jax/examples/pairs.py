@@ -90,10 +90,10 @@ def index_chunks(
 ) -> np.ndarray:
   """Cuts the documents [first_document, end_document) into chunks.
 
-  Each document has a target length. As in the program, it is drawn once: with
-  probability `short_probability` it is uniform in [2, max_tokens], else it is
-  `max_tokens`. A chunk takes sentences until the target is reached or the
-  document ends.
+  Each document has a target length. As in the program, the target is drawn once
+  for a document: with probability `short_probability` it is uniform in
+  [2, max_tokens], else it is `max_tokens`. A chunk takes sentences until the
+  target is reached or the document ends.
   Segment A takes a uniform number of the chunk's sentences, but leaves at least
   one for segment B if the chunk has several. Segment B is random with
   probability 1/2, and always if the chunk is one sentence; otherwise B is the
@@ -207,10 +207,10 @@ def find_segments(
     start_token = sentences[start_sentence]
     # B has at least one sentence, even if A alone reaches the target.
     max_length = np.maximum(chunks["target"] - a_length, 1)[random_indices]
-    stop = np.searchsorted(sentences, start_token + max_length)
+    stop_sentence = np.searchsorted(sentences, start_token + max_length)
     b_start[random_indices] = start_token
     b_length[random_indices] = (
-      sentences[np.minimum(stop, end_sentence)] - start_token
+      sentences[np.minimum(stop_sentence, end_sentence)] - start_token
     )
   is_swapped = chunks["swapped"]
   return Segments(
@@ -244,14 +244,14 @@ def truncate_pairs(
   b_final = np.minimum(
     b_length, np.maximum(max_tokens - a_length, max_tokens // 2)
   )
-  fronts = hashing.half_binomial(
+  num_cut_at_front = hashing.half_binomial(
     key,
     np.concatenate([numbers, numbers]) * np.uint64(2)
     + np.repeat(np.arange(2, dtype=np.uint64), len(numbers)),
     np.concatenate([a_length - a_final, b_length - b_final]),
   )
-  a_front, b_front = np.split(fronts, 2)
-  return Segments(a_start + a_front, a_final, b_start + b_front, b_final)
+  a_cut, b_cut = np.split(num_cut_at_front, 2)
+  return Segments(a_start + a_cut, a_final, b_start + b_cut, b_final)
 
 
 def find_texts(

@@ -52,8 +52,8 @@ class Text:
       name: the text's name, for messages.
       train: a function that yields all raw documents. Every call yields the
         same documents in the same order.
-      validation: a function that yields the held-out documents; if None, they
-        are taken from `train`.
+      validation: a function that yields the held-out documents; if None, the
+        held-out documents are taken from `train`.
       tokenizer: the vocabulary, which turns text into ids.
       heldout: the share of the documents of `train` to hold out. As in
         `prepare`, a hash of a document's content decides. The share has no
@@ -85,7 +85,7 @@ class Text:
     self._heldout_below_hash = 0 if validation else int(heldout * 2**64)
     lower_case = tokenizer.lower_case
     options = sorted(tokenizer.options.items())
-    key = repr(
+    identity_text = repr(
       (
         self.vocab,
         options,
@@ -95,8 +95,13 @@ class Text:
         version,
       )
     )
-    key += repr(tokenizer.added_tokens) if tokenizer.added_tokens else ""
-    self.meta = {"lower_case": lower_case, "fingerprint": _digest(key)}
+    identity_text += (
+      repr(tokenizer.added_tokens) if tokenizer.added_tokens else ""
+    )
+    self.meta = {
+      "lower_case": lower_case,
+      "fingerprint": _digest(identity_text),
+    }
 
   @property
   def vocab_size(self) -> int:

@@ -139,9 +139,11 @@ class ShardPortions:
     self._bounds = shard_bounds(corpus, shard_tokens)
     self._shards_per_portion = shards_per_portion
     self.key = hashing.make_key("stream", name, seed)
-    layout = f"{recipe.features} {shard_tokens} {shards_per_portion}"
-    layout += f" copies {recipe.copies}" if recipe.copies else ""
-    self.identity = hashing.make_key(self.key, layout, corpus.num_tokens) >> 11
+    identity_text = f"{recipe.features} {shard_tokens} {shards_per_portion}"
+    identity_text += f" copies {recipe.copies}" if recipe.copies else ""
+    self.identity = (
+      hashing.make_key(self.key, identity_text, corpus.num_tokens) >> 11
+    )
 
   def read(self, epoch: int, start: int) -> Iterator[Portion]:
     """Returns the portions of an epoch, beginning with portion `start`."""
@@ -188,9 +190,9 @@ class TextPortions:
     """Opens a text; for the arguments see `streams.Stream`."""
     self._text, self._recipe = text, recipe
     self.key = hashing.make_key("text", name, seed)
-    layout = f"{recipe.features} {text.meta['fingerprint']}"
-    layout += f" copies {recipe.copies}" if recipe.copies else ""
-    self.identity = hashing.make_key(self.key, layout) >> 11
+    identity_text = f"{recipe.features} {text.meta['fingerprint']}"
+    identity_text += f" copies {recipe.copies}" if recipe.copies else ""
+    self.identity = hashing.make_key(self.key, identity_text) >> 11
     self.empty_message = (
       f"{text.path}: a whole epoch gave no example; there is no text, or its"
       " documents are too short for this objective."

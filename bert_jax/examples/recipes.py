@@ -46,9 +46,8 @@ class Recipe:
     required_tokens: the fields of `SpecialIds` that the vocabulary must have.
     copies: 0 if every epoch has new examples. Otherwise epoch e repeats the
       examples of epoch e mod `copies`, with the same masks, in a new order.
-    num_streams: the number of text streams, one for each row of a batch, that
-      continue in the next batch; 0 if there are none. See
-      `streams.StatefulStreams`.
+    num_streams: the number of stateful streams, one for each row of a batch; 0
+      if the rows are not from stateful streams. See `streams.StatefulStreams`.
     find_texts: finds the texts that elements of the index stand for, see
       `assembly.FindTexts`; None for ELMo, whose rows `rows.SEQUENCE_DTYPE`
       cannot describe.
@@ -129,12 +128,12 @@ class RowOptions:
       copies. ALBERT's program has 40 (dupe_factor).
     max_sequences: S, the largest number of sequences in a row. A number above 1
       packs rows.
-    streams: the number of text streams, for ELMo; 0 means no streams. Without
-      streams, both directions read the same window of the text, and each epoch
-      shuffles the windows. With streams, the text is cut into that many
-      streams, as published. Each stream gives one row of every batch. The
-      forward direction reads the windows of a stream from the first to the
-      last, and the backward direction from the last to the first.
+    streams: the number of stateful streams, for ELMo; 0 means no stateful
+      streams. With 0, both directions read the same window of the text, and
+      each epoch shuffles the windows. With a larger number, the text is cut
+      into that many streams, as published. Each stream gives one row of every
+      batch. The forward direction reads the windows of a stream from the first
+      to the last, and the backward direction from the last to the first.
   """
 
   length: int
@@ -463,15 +462,15 @@ def slots_warning(name: str, options: Mapping[str, Any]) -> str | None:
   defaults = RECIPES[name].defaults
   if "max_predictions" not in defaults:
     return None
-  length, slots, rate = (
+  length, num_slots, rate = (
     options.get(option, defaults[option])
     for option in ("length", "max_predictions", "mask_rate")
   )
-  if slots >= round(length * rate):
+  if num_slots >= round(length * rate):
     return None
   return (
-    f"max_predictions {slots} hides at most {slots / length:.1%} of a full row"
-    f" of {length}, not mask_rate's {100 * rate:g}%"
+    f"max_predictions {num_slots} hides at most {num_slots / length:.1%} of a"
+    f" full row of {length}, not mask_rate's {100 * rate:g}%"
   )
 
 

@@ -194,9 +194,9 @@ def parts_with_moved_sentences(
   )
   has_first, has_second = length[:, None] > 0, second_length > 0
   first_length = (length - remaining_lengths)[:, None]
-  first_sep = 2 + moved_lengths.shape[1]
-  specials = np.full(first_sep + stretch_lengths.shape[1] + 2, -1)
-  specials[0], specials[first_sep], specials[-1] = (
+  first_sep_part = 2 + moved_lengths.shape[1]
+  specials = np.full(first_sep_part + stretch_lengths.shape[1] + 2, -1)
+  specials[0], specials[first_sep_part], specials[-1] = (
     special.cls,
     special.sep,
     special.sep,
@@ -219,7 +219,8 @@ def parts_with_moved_sentences(
     np.tile(specials, max_sequences),
     np.repeat(np.arange(max_sequences), len(specials)),
     np.tile(
-      (np.arange(len(specials)) > first_sep).astype(np.int64), max_sequences
+      (np.arange(len(specials)) > first_sep_part).astype(np.int64),
+      max_sequences,
     ),
   )
 

@@ -138,15 +138,17 @@ def index_segments(
   second_begin = np.searchsorted(offsets, start + half_length) - 1
   second_begin = np.maximum(second_begin, sentence[row_starts] + 1)
   is_below_half = offsets[second_begin] - start < half_length
-  ends_first = hashing.uniform(key, numbers[row_starts], 2) < 0.5
+  goes_to_first = hashing.uniform(key, numbers[row_starts], 2) < 0.5
   second_begin = np.minimum(
-    second_begin + (is_below_half & ends_first), next_sentence
+    second_begin + (is_below_half & goes_to_first), next_sentence
   )
-  is_single = hashing.uniform(key, numbers[row_starts], 3) < 0.1
-  second_begin = np.where(is_single, next_sentence, second_begin)
+  has_one_segment = hashing.uniform(key, numbers[row_starts], 3) < 0.1
+  second_begin = np.where(has_one_segment, next_sentence, second_begin)
 
   first_length = offsets[second_begin] - start
-  remaining_lengths = np.where(is_single, 0, half_length - 1 - first_length)
+  remaining_lengths = np.where(
+    has_one_segment, 0, half_length - 1 - first_length
+  )
   first_length = first_length + _count_moved(
     offsets, second_begin + 1, next_sentence, remaining_lengths
   )
@@ -218,14 +220,15 @@ def index_tokens(
     length: L.
 
   Returns:
-    `SEQUENCE_DTYPE` array in corpus order. It describes the tokens that are
-    read; the token to predict is the token after each of them.
+    `SEQUENCE_DTYPE` array in corpus order. The array describes the tokens that
+    are read. The tokens to predict are the tokens after them.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
   offsets = np.asarray(corpus.sentences)[documents]
   # The last token of a document is predicted, but not read.
   sizes = np.diff(offsets) - 1
   numbers = np.arange(first_document, end_document)
+  # The number of tokens in a document's first row; 0 means a full row.
   shift = hashing.randint(key, numbers, 0, length)
   shift = np.where(sizes > length, shift, 0)
   num_rows = (shift > 0) + -(-(sizes - shift) // length)

@@ -2,9 +2,9 @@
 
 Each class has `read(first, count)`, which returns rows [first, first + count)
 as a batch. The rows depend only on their numbers, and on the arguments with
-which the object was made. They do not depend on the number of hosts, the batch
-size or the number of restarts. `position()` only makes a restart faster: with
-this position, `restore` need not count examples again.
+which the object was made. The rows do not depend on the number of hosts, the
+batch size or the number of restarts. `position()` only makes a restart faster:
+with this position, `restore` need not count examples again.
 """
 
 import itertools
@@ -102,7 +102,13 @@ class Stream:
     self._go_to(0, 0, 0)
 
   def _go_to(self, epoch: int, start: int, first: int) -> None:
-    """Moves to the portion at `start`; `first` numbers its first example."""
+    """Moves to the portion at `start`, before the portion is read.
+
+    Args:
+      epoch: the number of the epoch, from 0.
+      start: the `Portion.start` of the portion.
+      first: the global number of the first example of the portion.
+    """
     self._epoch, self._start, self._first = epoch, start, first
     self._iterator: Iterator[Portion] | None = None
     self._portion: Portion | None = None
@@ -266,6 +272,7 @@ class Mixture:
       row_indices = np.flatnonzero(row_components == i)
       if not len(row_indices):
         continue
+      # The number in stream i of the first example to read.
       begin = block * int(self._counts[i]) + int(
         np.sum(skipped_components == i)
       )
@@ -330,6 +337,7 @@ class Heldout:
       )
       self._elements.append(elements)
       offsets.append(offsets[-1] + len(elements))
+    # Corpus i has the examples from offsets[i] on, up to offsets[i + 1].
     self._offsets = np.array(offsets)
     numbers = np.arange(offsets[-1])
     order = np.argsort(hashing.bits(self._key, numbers))
@@ -346,16 +354,16 @@ class Heldout:
     batch = empty_rows(self.features, count)
     for i, corpus in enumerate(self._corpora):
       begin, end = self._offsets[i : i + 2]
-      rows = np.flatnonzero((begin <= numbers) & (numbers < end))
-      if not len(rows):
+      row_indices = np.flatnonzero((begin <= numbers) & (numbers < end))
+      if not len(row_indices):
         continue
-      row_numbers = numbers[rows]
+      row_numbers = numbers[row_indices]
       elements = self._elements[i][row_numbers - begin]
       built_batch = self._recipe.build(
         corpus, elements, row_numbers.astype(np.uint64), self._key
       )
       for key, array in built_batch.items():
-        batch[key][rows] = array
+        batch[key][row_indices] = array
     return batch
 
 
@@ -411,17 +419,19 @@ class StatefulStreams:
     )
     epoch, window = np.divmod(window, self._windows_per_stream)
     links_per_stream = self._windows_per_stream * self._length
-    num_spare = self._num_links - self._recipe.num_streams * links_per_stream
-    stream_begin = stream * links_per_stream + hashing.randint(
-      self._key, epoch, 0, num_spare + 1
+    num_spare_links = (
+      self._num_links - self._recipe.num_streams * links_per_stream
     )
-    forward = stream_begin + window * self._length
-    backward = (
+    stream_begin = stream * links_per_stream + hashing.randint(
+      self._key, epoch, 0, num_spare_links + 1
+    )
+    forward_begin = stream_begin + window * self._length
+    backward_begin = (
       stream_begin + (self._windows_per_stream - 1 - window) * self._length
     )
-    rows = np.stack([forward, backward], -1)
+    windows = np.stack([forward_begin, backward_begin], -1)
     numbers = np.arange(first, first + count, dtype=np.uint64)
-    return self._recipe.build(self._corpus, rows, numbers, self._key)
+    return self._recipe.build(self._corpus, windows, numbers, self._key)
 
   def position(self) -> dict[str, int]:
     """Returns an empty dict: an example depends only on its number."""

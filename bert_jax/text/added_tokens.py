@@ -98,30 +98,33 @@ def read_declared_tokens(
   Raises:
     UserError: a file is damaged, or two files give a token different ids.
   """
-  contents = {
+  content_by_file = {
     name: _parse_declaring_file(files, name, folder) for name in DECLARING_FILES
   }
   paths = {
     name: file_contents.path_of(folder, name) for name in DECLARING_FILES
   }
   special_by_content = _named_tokens(
-    contents[SPECIAL_TOKENS_JSON]
-  ) | _named_tokens(contents[SETTINGS_JSON])
+    content_by_file[SPECIAL_TOKENS_JSON]
+  ) | _named_tokens(content_by_file[SETTINGS_JSON])
   # `special_tokens_map.json` has keys such as `cls_token`, and also lists of
   # special tokens (`_SPECIAL_LIST_KEYS`). transformers 5.24 looks for a token
   # that only these lists name in the normalized text.
   unnormalized_contents = {
     *_named_tokens(
-      {**contents[SPECIAL_TOKENS_JSON], **dict.fromkeys(_SPECIAL_LIST_KEYS)}
+      {
+        **content_by_file[SPECIAL_TOKENS_JSON],
+        **dict.fromkeys(_SPECIAL_LIST_KEYS),
+      }
     ),
-    *_named_tokens(contents[SETTINGS_JSON]),
+    *_named_tokens(content_by_file[SETTINGS_JSON]),
   }
-  by_content: dict[str, DeclaredToken] = {}
+  declared_by_content: dict[str, DeclaredToken] = {}
   for name, tokens in (
     (
       ADDED_TOKENS_JSON,
       _added_json_tokens(
-        contents[ADDED_TOKENS_JSON],
+        content_by_file[ADDED_TOKENS_JSON],
         special_by_content,
         unnormalized_contents,
         paths[ADDED_TOKENS_JSON],
@@ -129,16 +132,18 @@ def read_declared_tokens(
     ),
     (
       TOKENIZER_JSON,
-      _tokenizer_json_tokens(contents[TOKENIZER_JSON], paths[TOKENIZER_JSON]),
+      _tokenizer_json_tokens(
+        content_by_file[TOKENIZER_JSON], paths[TOKENIZER_JSON]
+      ),
     ),
     (
       SETTINGS_JSON,
-      _settings_tokens(contents[SETTINGS_JSON], paths[SETTINGS_JSON]),
+      _settings_tokens(content_by_file[SETTINGS_JSON], paths[SETTINGS_JSON]),
     ),
   ):
     source = paths[name]
     for token, token_id in tokens:
-      earlier_declaration = by_content.get(token.content)
+      earlier_declaration = declared_by_content.get(token.content)
       if (
         earlier_declaration is not None
         and earlier_declaration.token_id != token_id
@@ -148,15 +153,17 @@ def read_declared_tokens(
           f" the id {earlier_declaration.token_id} in"
           f" {earlier_declaration.source}; use one id in both."
         )
-      by_content[token.content] = DeclaredToken(token, token_id, source)
+      declared_by_content[token.content] = DeclaredToken(
+        token, token_id, source
+      )
   tokens_with_id = sorted(
-    by_content.values(),
+    declared_by_content.values(),
     key=lambda declared_token: cast(int, declared_token.token_id),
   )
   return tokens_with_id + [
     DeclaredToken(token, None, paths[SETTINGS_JSON], has_name_only)
     for content, (token, has_name_only) in special_by_content.items()
-    if content not in by_content
+    if content not in declared_by_content
   ]
 
 
@@ -720,7 +727,7 @@ def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
   special_tokenizer.add_tokens(
     [token_by_id[i] for i in sorted(token_by_id) if i < size]
   )
-  base = dataclasses.replace(
+  base_vocabulary = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],
     plain_text_tokenizer=copy_without_added_tokens(
@@ -731,7 +738,7 @@ def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
     added_tokens=(),
     _caches=[{}],
   )
-  return take_library_tokens(base, special_tokenizer)
+  return take_library_tokens(base_vocabulary, special_tokenizer)
 
 
 def old_piece_cutter(

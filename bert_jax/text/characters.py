@@ -21,7 +21,7 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import EncodedText
 
 MAX_CHARS = 50
-# A word has at most this many bytes. Two places are for its begin and its end.
+# A word has at most this many bytes: two of its ids mark its begin and its end.
 MAX_BYTES = MAX_CHARS - 2
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
 NUM_CHARS = 262
@@ -91,7 +91,7 @@ class Characters:
       special: True if the words `<S>` and `</S>` of a text are read as the
         begin and the end of a sentence; False if they are read as words.
     """
-    encoded = []
+    encoded_texts = []
     symbols: dict[str, int] = SENTENCE_SYMBOLS if special else {}
     for text in texts:
       matches = list(_WORD.finditer(text))
@@ -99,8 +99,10 @@ class Characters:
       offsets = [match.span() for match in matches]
       if self.adds_sentence_ends:
         offsets = [(0, 0), *offsets, (len(text), len(text))]
-      encoded.append(EncodedText(_char_ids(self._add_symbols(words)), offsets))
-    return encoded
+      encoded_texts.append(
+        EncodedText(_char_ids(self._add_symbols(words)), offsets)
+      )
+    return encoded_texts
 
   def _add_symbols(self, words: Sequence[str | int]) -> Sequence[str | int]:
     return _with_symbols(words) if self.adds_sentence_ends else words

@@ -201,20 +201,25 @@ def normalization_rules(cleaning: Cleaning) -> dict[str, str]:
   import sentencepiece
 
   base = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-  changes = _sequences_to_compose() | dict(base.decompile())
+  replacements = _sequences_to_compose() | dict(base.decompile())
   # NFKC changes U+FF5E, but SentencePiece's table does not. U+0085 ends a line,
   # and no piece may hold a line end. ALBERT changes `` and '' to a quote.
-  changes |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
+  replacements |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
   # SentencePiece would turn the zero-width non-joiner into a space. This would
   # split Persian words.
-  del changes["\u200c"]
-  changes = {
+  del replacements["\u200c"]
+  replacements = {
     character: character for character in _assigned_characters()
-  } | changes
-  cleaned = {
-    text: _apply_cleaning(new, cleaning) for text, new in changes.items()
+  } | replacements
+  cleaned_replacements = {
+    text: _apply_cleaning(replacement, cleaning)
+    for text, replacement in replacements.items()
   }
-  return {text: new for text, new in sorted(cleaned.items()) if text != new}
+  return {
+    text: replacement
+    for text, replacement in sorted(cleaned_replacements.items())
+    if text != replacement
+  }
 
 
 def _apply_cleaning(text: str, cleaning: Cleaning) -> str:
@@ -301,7 +306,7 @@ def misordered_marks_pattern() -> str:
   NFC and SentencePiece compose a letter with the marks that follow it directly.
   NFC also sorts marks by their combining classes, and composes a letter with a
   mark that follows another mark. The pattern matches the empty text between two
-  marks that NFC would swap, or of which it would compose the second with the
+  marks if NFC would swap the marks, or would compose the second mark with the
   letter. If a caller inserts a character that is no mark at such a position,
   NFC neither swaps nor composes these marks.
   """

@@ -113,7 +113,7 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
       `vocab.json` with its merges in the same folder. Or a folder with one of
       these files, such as the folder of a Hugging Face model.
     **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
-      vocabulary's training text was cleaned. They are needed only if the files
+      vocabulary's training text was cleaned. Both are needed only if the files
       do not say how. The following options override the settings in the files:
       `rules` and `tokenize_chinese_chars` (WordPiece), `add_prefix_space`
       (byte-level BPE), `word_starts` (SentencePiece).
@@ -267,7 +267,8 @@ def _build_from_folder(
 ) -> Vocabulary:
   """Builds the tokenizer of a folder's files, without the declared tokens."""
   # A tokenizer.json stores all rules exactly, but it cannot follow options that
-  # change a rule. With such an option, prefer any other file.
+  # change a rule. If such an option is given, any other vocabulary file of the
+  # folder comes first.
   needs_options = bool(options.keys() - {*_CLEANING_OPTIONS, "word_starts"})
   names_in_order = sorted(
     _VOCABULARY_FILES, key=lambda n: n == TOKENIZER_JSON and needs_options

@@ -123,7 +123,7 @@ def _parse_line(line: str, location: str) -> AddedToken:
 
 
 def _parse_object(line: str) -> dict[str, Any] | None:
-  """Returns a JSON object with the key `content`; None if a line is not one."""
+  """Returns a JSON object with the key `content`; None for any other line."""
   if not line.startswith("{"):
     return None
   try:

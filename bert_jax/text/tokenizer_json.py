@@ -52,8 +52,8 @@ def from_json(
   Args:
     text: the content of the file.
     source: the name of the file, for messages.
-    keep_accents: the value in the folder's tokenizer_config.json. It does not
-      change the normalizer of the file.
+    keep_accents: the value in the folder's tokenizer_config.json. This value
+      does not change the normalizer of the file.
     word_starts: one of `unigram.WORD_STARTS`, only for a unigram model; None
       means "space".
 

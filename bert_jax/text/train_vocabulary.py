@@ -45,7 +45,7 @@ MIN_FREQUENCY = 2
 COVERAGE = 0.99995
 # WordPiece: this many of the most frequent characters become pieces, as in
 # Hugging Face's BertWordPieceTokenizer. The rest of the characters are [UNK].
-# If a text has many more characters, as in Chinese and Korean, further ones
+# If a text has many more characters, as in Chinese and Korean, more characters
 # become pieces, until the pieces cover the share `COVERAGE` of the text. All
 # characters together take at most 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
@@ -61,8 +61,8 @@ MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
 MAX_LINE_CHARS = 1_000
-# With several threads, SentencePiece would round its sums in another way in
-# every run.
+# With several threads, SentencePiece would round its sums differently in every
+# run.
 NUM_THREADS = 1
 _BATCH_CHARS = 2**18
 
@@ -212,18 +212,19 @@ def _size_name() -> str:
 def _long_words_warning(counts: Mapping[str, int]) -> str | None:
   """Returns a warning if over 1% of the text is in words that become [UNK]."""
   limit = MAX_WORD_CHARS["huggingface"]
-  long_chars = total_chars = 0
+  num_long_chars = num_chars = 0
   for word, count in counts.items():
-    total_chars += len(word) * count
-    long_chars += len(word) * count * (len(word) > limit)
-  if long_chars <= 0.01 * total_chars:
+    num_chars += len(word) * count
+    num_long_chars += len(word) * count * (len(word) > limit)
+  if num_long_chars <= 0.01 * num_chars:
     return None
   flag_text = "--tokenizer=unigram or bytelevel"
   python_text = "family='albert' (unigram) or 'roberta' (byte-level)"
   return (
-    f"warning: {long_chars / total_chars:.0%} of the text are words of more"
-    f" than {limit} characters, each of which is one [UNK]; for a language that"
-    f" is written without spaces use {by_caller(flag_text, python_text)}."
+    f"warning: {num_long_chars / num_chars:.0%} of the text are words of"
+    f" more than {limit} characters, each of which is one [UNK]; for a language"
+    " that is written without spaces use"
+    f" {by_caller(flag_text, python_text)}."
   )
 
 
@@ -243,14 +244,14 @@ def _choose_alphabet(
   """
   inner_characters = {character for word in counts for character in word[1:]}
   num_needed = COVERAGE * sum(count_by_character.values())
-  num_occurrences = num_pieces = num_taken = 0
+  num_occurrences = num_pieces = num_chosen = 0
   for character in ranked_characters:
     num_pieces += 1 + (character in inner_characters)
     if num_occurrences >= num_needed or num_pieces > size * 3 // 4:
       break
     num_occurrences += count_by_character[character]
-    num_taken += 1
-  return set(ranked_characters[: max(num_taken, min(MAX_ALPHABET, size // 4))])
+    num_chosen += 1
+  return set(ranked_characters[: max(num_chosen, min(MAX_ALPHABET, size // 4))])
 
 
 def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
@@ -406,7 +407,7 @@ def _write_rules(folder: str, text_cleaning: Cleaning) -> str:
 
 
 def _cut_line(line: str) -> Iterator[str]:
-  """Cuts a line into parts of at most `MAX_LINE_CHARS`, rather at spaces."""
+  """Cuts a line into parts of at most `MAX_LINE_CHARS`, at spaces if any."""
   while len(line) > MAX_LINE_CHARS:
     end = line.rfind(" ", 1, MAX_LINE_CHARS)
     end = MAX_LINE_CHARS if end < 0 else end

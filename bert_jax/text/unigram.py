@@ -207,8 +207,10 @@ def cleaning_in_rules(model: bytes, source: str) -> Cleaning:
     UserError: the file is damaged, or holds no unigram model.
   """
   name = parse_model(model, source).rules_name
-  fallback = Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
-  return PACKAGE_RULES.get(name, fallback)
+  default_cleaning = (
+    Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
+  )
+  return PACKAGE_RULES.get(name, default_cleaning)
 
 
 def build(
@@ -234,8 +236,8 @@ def build(
       `word_starts` is unknown, or the caller's settings contradict the file.
   """
   check_word_starts(word_starts, source)
-  parsed = parse_model(model, source)
-  pieces, scores = parsed.pieces, parsed.scores
+  model_file = parse_model(model, source)
+  pieces, scores = model_file.pieces, model_file.scores
   id_by_piece = {piece: i for i, piece in enumerate(pieces)}
   special = bpe.special_ids(id_by_piece, ALBERT_TOKENS, source)
   # Name the special pieces with a space at the end. No word of a text has a
@@ -244,9 +246,9 @@ def build(
     p + " " if p in ALBERT_TOKENS.values() else p for p in pieces
   ]
   cleaning = choose_cleaning(
-    parsed.rules_name, lower_case, keep_accents, source
+    model_file.rules_name, lower_case, keep_accents, source
   )
-  normalizer = make_normalizer(parsed, cleaning)
+  normalizer = make_normalizer(model_file, cleaning)
 
   def build_tokenizer(names: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(

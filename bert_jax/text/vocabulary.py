@@ -132,7 +132,7 @@ class Vocabulary:
     special_tokenizer: the library's tokenizer, which reads `[SEP]` in a text as
       the special token.
     at_word_boundary: [V + len(other_words)] bool, True for a piece that begins
-      a word. If `marks_word_ends`, it is True for a piece that ends a word.
+      a word. If `marks_word_ends`, True for a piece that ends a word.
     options: the options with which the tokenizer can be built from `files`.
     files: the published files, name -> content.
     marks_word_ends: True if pieces show where words end, and not where they
@@ -234,13 +234,14 @@ class Vocabulary:
     new_chunks = set(itertools.chain.from_iterable(chunks_by_text)).difference(
       cache
     )
-    encoded = self._encode_chunks(new_chunks)
-    uncached = {
-      c: encoded.pop(c) for c in new_chunks if len(c) > _MAX_CACHED_CHARS
+    encoded_chunks = self._encode_chunks(new_chunks)
+    uncached_chunks = {
+      c: encoded_chunks.pop(c) for c in new_chunks if len(c) > _MAX_CACHED_CHARS
     }
-    cache.update(encoded)
+    cache.update(encoded_chunks)
     return [
-      _join_ids(text_chunks, cache, uncached) for text_chunks in chunks_by_text
+      _join_ids(text_chunks, cache, uncached_chunks)
+      for text_chunks in chunks_by_text
     ]
 
   def _chunks(self, text: str) -> list[str]:
@@ -277,9 +278,9 @@ class Vocabulary:
     return {chunk: array.array("i", ids[chunk]).tobytes() for chunk in ids}
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
-    cleaned = [self._clean(text, False)[0] for text in texts]
+    cleaned_texts = [self._clean(text, False)[0] for text in texts]
     encodings = self.plain_text_tokenizer.encode_batch_fast(
-      cleaned, add_special_tokens=False
+      cleaned_texts, add_special_tokens=False
     )
     return [encoding.ids for encoding in encodings]
 
@@ -350,20 +351,22 @@ class Vocabulary:
       special: True if special tokens that a text spells out are read as
         special tokens.
     """
-    cleaned = [self._clean(text, special) for text in texts]
+    cleaned_texts = [self._clean(text, special) for text in texts]
     encodings = (
       self.special_tokenizer if special else self.plain_text_tokenizer
-    ).encode_batch([text for text, _ in cleaned], add_special_tokens=False)
-    encoded = []
+    ).encode_batch(
+      [text for text, _ in cleaned_texts], add_special_tokens=False
+    )
+    encoded_texts = []
     for text, encoding, (_, origins) in zip(
-      texts, encodings, cleaned, strict=True
+      texts, encodings, cleaned_texts, strict=True
     ):
       offsets = encoding.offsets
       if origins is not None:
         offsets = [(origins[b], origins[e - 1] + 1) for b, e in offsets]
       offsets = extend_offsets(text, offsets, self._joining_cleaner)
-      encoded.append(EncodedText(encoding.ids, offsets))
-    return encoded
+      encoded_texts.append(EncodedText(encoding.ids, offsets))
+    return encoded_texts
 
   @functools.cached_property
   def _joining_cleaner(self) -> Callable[[str], str] | None:
@@ -690,12 +693,14 @@ def bert_special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
   Raises:
     UserError: a special token is missing; the message names it and `source`.
   """
-  index = {piece: i for i, piece in enumerate(vocab)}
-  missing_tokens = [piece for piece in SPECIAL_TOKENS if piece not in index]
+  id_by_piece = {piece: i for i, piece in enumerate(vocab)}
+  missing_tokens = [
+    piece for piece in SPECIAL_TOKENS if piece not in id_by_piece
+  ]
   if missing_tokens:
     raise UserError(
       f"{source}: the vocabulary has no {', '.join(missing_tokens)}; BERT needs"
       f" {', '.join(SPECIAL_TOKENS)}. Train one with `bert_jax vocab`"
       ", or use a published vocab.txt."
     )
-  return SpecialIds(*(index[piece] for piece in SPECIAL_TOKENS))
+  return SpecialIds(*(id_by_piece[piece] for piece in SPECIAL_TOKENS))

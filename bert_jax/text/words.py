@@ -123,12 +123,14 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
     texts: the texts, which are read once.
     rules: one of `RULES`.
   """
-  chunks: Counter[str] = Counter()
+  count_by_chunk: Counter[str] = Counter()
   for text in texts:
-    chunks.update(text.split())
+    count_by_chunk.update(text.split())
   if rules == "spaces":
-    return chunks
-  return count_after_split(chunks, _make_splitter(rules).pre_tokenize_str)
+    return count_by_chunk
+  return count_after_split(
+    count_by_chunk, _make_splitter(rules).pre_tokenize_str
+  )
 
 
 def sort_by_count(counts: dict[str, int]) -> list[str]:

@@ -422,7 +422,7 @@ class Checkpointer:
 
     Args:
       step: the step of the checkpoint, for messages.
-      read: the function. It must not wait for other processes.
+      read: a function that does not wait for other processes.
 
     Raises:
       Mismatch, DamagedFile: `read` failed in at least one process. All
@@ -528,17 +528,18 @@ class Checkpointer:
       meta = self._read_metadata(step)
       source = str(self.path / str(step))
       check_same_shapes(self._saved_shapes(step), vars(state), source)
-      abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-      restored = ocp.StandardCheckpointHandler().restore(
-        self._item_path(step, "state"), args=ocp.args.StandardRestore(abstract)
+      abstract_state = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+      restored_state = ocp.StandardCheckpointHandler().restore(
+        self._item_path(step, "state"),
+        args=ocp.args.StandardRestore(abstract_state),
       )
-      return restored, meta
+      return restored_state, meta
 
-    restored, meta = self._read_in_all_processes(step, read)
+    restored_state, meta = self._read_in_all_processes(step, read)
     self._read_in_all_processes(
-      step, lambda: self._check_checksums(step, meta, vars(restored))
+      step, lambda: self._check_checksums(step, meta, vars(restored_state))
     )
-    return restored, meta
+    return restored_state, meta
 
   def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
     """Restores the newest checkpoint that is undamaged in every process.
@@ -572,7 +573,7 @@ class Checkpointer:
     # them different files.
     for step in hosts.gather(sorted(self._manager.all_steps()))[0][::-1]:
       try:
-        restored = restore(step)
+        content = restore(step)
       except (Mismatch, DamagedFile) as e:
         errors[step] = e
         continue
@@ -582,7 +583,7 @@ class Checkpointer:
       if errors:
         hosts.gather("moved")
         self._manager.reload()
-      return restored, step
+      return content, step
     # No checkpoint could be restored. Raise a Mismatch only here: in a damaged
     # checkpoint, damage can look like a Mismatch, but an older checkpoint may
     # still be restored.

@@ -21,8 +21,8 @@ def from_published(
     source_format: a key of `READERS`.
     path: a folder of that format, a TF1 checkpoint or an HDF5 file of ELMo.
     output: the folder to write, which must be new or empty.
-    family: "bert", "roberta", ...; None finds it in a folder of transformers,
-      and is refused for the other formats.
+    family: "bert", "roberta", ...; with None, the family is found in a folder
+      of transformers. The other formats need a family.
     tower: for ELECTRA: "discriminator", "generator" or "both"; None takes all
       towers that the input has.
 

@@ -297,17 +297,17 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
   extract_tower = generator_discriminator.extract_tower
   has_both_towers = family == "electra" and task == "pretraining"
   if has_both_towers and tower in (None, "both"):
-    models = {
+    hf_models = {
       t: _to_hf(extract_tower(weights, t))
       for t in generator_discriminator.TOWERS
     }
   elif has_both_towers and tower:
-    models = {"": _to_hf(extract_tower(weights, tower))}
+    hf_models = {"": _to_hf(extract_tower(weights, tower))}
   else:
     generator_discriminator.check_is_tower(weights, tower, "the model")
-    models = {"": _to_hf(weights)}
+    hf_models = {"": _to_hf(weights)}
   with model_folder.new_folder(path) as temporary:
-    for name, (config, arrays) in models.items():
+    for name, (config, arrays) in hf_models.items():
       folder = epath.Path(temporary) / name
       folder.mkdir(parents=True, exist_ok=True)
       # transformers refuses a safetensors file whose header has no "format".

@@ -375,13 +375,15 @@ def head_rules(
       return _dense_rules(classifier_path, "multiple_choice_head.summary")
     return [Rule(f"{classifier_path}/kernel", "score.weight", "transpose")]
   if family == "distilbert":
-    pooler = _dense_rules("pooler/dense", "pre_classifier")
-    return pooler + _dense_rules(classifier_path, "classifier")
+    rules_of_pooler = _dense_rules("pooler/dense", "pre_classifier")
+    return rules_of_pooler + _dense_rules(classifier_path, "classifier")
   if family in ("roberta", "electra") and not is_choice:
-    pooler = _dense_rules("pooler/dense", "classifier.dense")
-    return pooler + _dense_rules(classifier_path, "classifier.out_proj")
+    rules_of_pooler = _dense_rules("pooler/dense", "classifier.dense")
+    return rules_of_pooler + _dense_rules(
+      classifier_path, "classifier.out_proj"
+    )
   if family == "electra":
-    pooler = _dense_rules("pooler/dense", "sequence_summary.summary")
+    rules_of_pooler = _dense_rules("pooler/dense", "sequence_summary.summary")
   else:
-    pooler = pooler_rules(family, prefix)
-  return pooler + _dense_rules(classifier_path, "classifier")
+    rules_of_pooler = pooler_rules(family, prefix)
+  return rules_of_pooler + _dense_rules(classifier_path, "classifier")

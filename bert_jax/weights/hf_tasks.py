@@ -229,24 +229,30 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
     array_names: the names of all arrays in the file.
   """
   prefix = encoder_prefix(family, array_names)
-  pooler = {rule.name_in_file for rule in hf_names.pooler_rules(family, prefix)}
-  heads = {
+  pooler_names = {
+    rule.name_in_file for rule in hf_names.pooler_rules(family, prefix)
+  }
+  head_names_by_task = {
     task: {
       rule.name_in_file for rule in hf_names.head_rules(family, task, prefix)
     }
-    - pooler
+    - pooler_names
     for task in sorted(set(task_by_class(family).values()))
   }
   if family == "gpt" and "lm_head.weight" not in array_names:
-    del heads["pretraining"]
-  head_names = set().union(*heads.values())
+    del head_names_by_task["pretraining"]
+  head_names = set().union(*head_names_by_task.values())
   file_head_names = {key for key in array_names if key in head_names}
   # A model with only a head for pairs has the task "next_sentence". If it also
   # has a masked-LM head, its task is pre-training: ignore the head for pairs.
-  if file_head_names - (pair_names := heads.get("next_sentence", set())):
+  if file_head_names - (
+    pair_names := head_names_by_task.get("next_sentence", set())
+  ):
     file_head_names -= pair_names
   fitting_tasks = [
-    task for task, names in heads.items() if names == file_head_names
+    task
+    for task, names in head_names_by_task.items()
+    if names == file_head_names
   ]
   # The head of GPT-1's language model is tied, so it adds no array.
   if family == "gpt" and "pretraining" in fitting_tasks:

@@ -201,8 +201,8 @@ def _download(name: str) -> str:
     import huggingface_hub
   except ImportError as e:
     raise UserError(
-      f"there is no folder {name}{_name_models(name)} To fetch a model of that"
-      " name from the hub, pip install huggingface_hub."
+      f"there is no folder {name}{_models_advice(name)} To fetch a model of"
+      " that name from the hub, pip install huggingface_hub."
     ) from e
   try:
     fetch = huggingface_hub.snapshot_download
@@ -215,11 +215,11 @@ def _download(name: str) -> str:
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
     raise UserError(
       f"there is no folder {name}, and the hub did not give it"
-      f" ({reason}){_name_models(name)}"
+      f" ({reason}){_models_advice(name)}"
     ) from e
 
 
-def _name_models(name: str) -> str:
+def _models_advice(name: str) -> str:
   """Returns the end of a sentence about a model that does not exist.
 
   The text names the shipped model with a similar name. If there is no such

@@ -35,13 +35,13 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     config: sections within sections.
     prefix: the text to put before each key.
   """
-  flat: dict[str, Any] = {}
+  flat_config: dict[str, Any] = {}
   for key, entry in config.items():
     if isinstance(entry, dict):
-      flat |= flatten(entry, f"{prefix}{key}.")
+      flat_config |= flatten(entry, f"{prefix}{key}.")
     else:
-      flat[prefix + key] = entry
-  return flat
+      flat_config[prefix + key] = entry
+  return flat_config
 
 
 def restart_may_change(key: str) -> bool:
@@ -67,22 +67,20 @@ def with_saved_model_keys(
     prefix: the path of the section that the two arguments hold, with a dot at
       its end; "" for whole configs.
   """
-  merged = {}
+  merged_config = {}
   for key in written_config.keys() | saved_config.keys():
     path = f"{prefix}{key}"
     written_value, saved_value = written_config.get(key), saved_config.get(key)
     if isinstance(written_value, dict) and isinstance(saved_value, dict):
-      merged[key] = with_saved_model_keys(
+      merged_config[key] = with_saved_model_keys(
         written_value, saved_value, f"{path}."
       )
     else:
-      is_saved_value_taken = _defines_model(path) and not restart_may_change(
-        path
-      )
-      config = saved_config if is_saved_value_taken else written_config
+      takes_saved_value = _defines_model(path) and not restart_may_change(path)
+      config = saved_config if takes_saved_value else written_config
       if key in config:
-        merged[key] = config[key]
-  return merged
+        merged_config[key] = config[key]
+  return merged_config
 
 
 def _defines_model(key: str) -> bool:

@@ -119,8 +119,8 @@ def read(path: str, best: bool = False) -> Weights:
     # that of the objective "tinybert"; the model of the second is like that of
     # "finetune".
     if objective_name == "tinybert_task":
-      stages = {"layers": "tinybert", "prediction": "finetune"}
-      objective_name = stages[objective.get("stage", "layers")]
+      objective_by_stage = {"layers": "tinybert", "prediction": "finetune"}
+      objective_name = objective_by_stage[objective.get("stage", "layers")]
     if family.OBJECTIVE == "mlm" and objective_name not in (
       "mlm",
       *ENCODER_OBJECTIVES,

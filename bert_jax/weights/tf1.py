@@ -307,12 +307,12 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     del arrays[name]
   task = tf1_names.find_task(tower, arrays)
   folder = epath.Path(prefix).parent
-  fields, config_path = _read_config(folder, family)
+  release_config, config_path = _read_config(folder, family)
   array_shapes = {name: array.shape for name, array in arrays.items()}
   model = read_model(
     family,
     task,
-    fields,
+    release_config,
     array_shapes,
     config_path=config_path,
     checkpoint=prefix,
@@ -321,20 +321,20 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   try:
     shapes = from_config.param_shapes(config)
   except ValueError as e:
-    raise UserError(f"{config_path if fields else prefix}: {e}") from e
+    raise UserError(f"{config_path if release_config else prefix}: {e}") from e
   source_of_sizes = "its variables electra/embeddings/* and its layers 0"
-  source = (
-    f"{prefix}, with the sizes of {config_path if fields else source_of_sizes}"
-  )
+  if release_config:
+    source_of_sizes = config_path
+  source = f"{prefix}, with the sizes of {source_of_sizes}"
   rules = tf1_names.rules(config)
   params = mapping.to_params(rules, arrays, shapes, (), source)
   config["source"] = {
     "format": "tf1",
     "dtype": hf_files.common_dtype(arrays, prefix),
     "skipped": sorted(skipped_names),
-    "config": unused_fields(family, fields),
+    "config": unused_fields(family, release_config),
   }
-  if not fields:
+  if not release_config:
     note(
       f"note: {folder} has no {epath.Path(config_path).name}: sizes come from"
       f" the arrays, heads are {ELECTRA_HEAD_SIZE} wide, and other fields have"
@@ -497,7 +497,7 @@ def read_model(
     checkpoint: the checkpoint, for messages.
 
   Raises:
-    UserError: a field is missing or wrong; the message names it.
+    UserError: a field is missing or wrong; the message names the field.
   """
   if family == "electra":
     config = ELECTRA_VALUES | dict(config)
