@@ -186,6 +186,10 @@ class Model:
     self._opened = opened
     self._predictors: dict[tuple[int, bool], Predictor] = {}
 
+  def __reduce__(self) -> tuple[type["Model"], tuple[OpenedModel]]:
+    """Leaves compiled programs out of pickles and copies."""
+    return type(self), (self._opened,)
+
   @functools.cached_property
   def _generator_or_model(self) -> OpenedModel:
     """The generator if an ELECTRA has both towers; else the whole model."""
@@ -605,6 +609,8 @@ class Model:
         f"unit={unit!r}: a similarity needs a vector of each text; choose"
         f" {', '.join(features.TEXT_UNITS)}."
       )
+    if isinstance(layers, Iterable) and not isinstance(layers, str):
+      layers = [*layers]  # An iterator can be read only once.
     options: dict[str, Any] = dict(layers=layers, unit=unit, normalize=True)
     vectors_of_a = self.features(a, **options)
     vectors_of_b = vectors_of_a if b is None else self.features(b, **options)
@@ -706,7 +712,8 @@ class Model:
       UserError: the model has no tokenizer.
     """
     is_collection, inputs = _texts_or_words(text)
-    encoded = text_inputs.encode(self._discriminator_or_model, inputs)
+    with Progress(f"tokenize: {len(inputs):,} texts"):
+      encoded = text_inputs.encode(self._discriminator_or_model, inputs)
     return _one_or_all(
       is_collection,
       [

@@ -233,8 +233,10 @@ def _tokens_of_encoding(
     begin = end = num_pieces - 1
   word_indices = np.full(num_pieces, -1, np.int32)
   word_ends = [e for _, e in text.word_spans]
+  # Each access to this attribute copies the offsets of the whole text.
+  offsets = encoding.offsets
   for i in range(begin, end):
-    start, stop = encoding.offsets[i]
+    start, stop = offsets[i]
     # A space before the word may be the piece's first character.
     while start < stop - 1 and text.text[start].isspace():
       start += 1
@@ -247,7 +249,7 @@ def _tokens_of_encoding(
   return Tokens(
     ids=ids,
     pieces=encoding.tokens,
-    offsets=extend_offsets(text.text, encoding.offsets, clean),
+    offsets=extend_offsets(text.text, offsets, clean),
     word_indices=word_indices,
     tokenizer_word_indices=tokenizer_word_indices,
     begin=int(begin),

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +13,7 @@ from etils import epath
 from tokenizers import Tokenizer
 
 from bert_jax.messages import UserError, did_you_mean, note
+from bert_jax.models import encoder as encoder_lib
 from bert_jax.models import from_config
 from bert_jax.text import model_tokenizer, open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
@@ -95,6 +97,35 @@ class OpenedModel:
     files = self.weights.tokenizer_files
     return open_vocabulary.from_files(files, self.path)
 
+  def __reduce__(self) -> tuple[Callable[..., "OpenedModel"], tuple[Any, ...]]:
+    """Makes pickles and copies of the weights; all else is made from them."""
+    fields = self.weights._asdict()
+    fields["training_arrays"] = {**self.weights.training_arrays}
+    return _restore, (self.path, fields, _computation_options(self.module))
+
+
+def _restore(
+  path: str, weights: dict[str, Any], computation: dict[str, Any]
+) -> OpenedModel:
+  """Makes a model from the parts that `OpenedModel.__reduce__` returns."""
+  return _build(path, Weights(**weights), computation)
+
+
+def _build(
+  path: str, weights: Weights, computation: dict[str, Any]
+) -> OpenedModel:
+  """Builds the module of a model, and returns the model."""
+  module = from_config.build(weights.config, **computation)
+  return OpenedModel(path, weights, module)
+
+
+def _computation_options(module: nn.Module) -> dict[str, Any]:
+  """Returns the options of computation with which a module was built."""
+  # ELMo's encoder has only some of the options.
+  fields = encoder_lib.field_values(module.encoder)
+  names = from_config.COMPUTATION_OPTIONS
+  return {name: fields[name] for name in names if name in fields}
+
 
 def open_model(
   path: str,
@@ -128,8 +159,7 @@ def open_model(
     UserError: the model cannot be opened. The message is one sentence.
   """
   weights = read(path, family, tower, best, default_tower)
-  module = from_config.build(weights.config, **computation)
-  return OpenedModel(path, weights, module)
+  return _build(path, weights, computation)
 
 
 def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
@@ -146,12 +176,7 @@ def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
   )
   if weights is model.weights:
     return model
-  encoder = model.module.encoder
-  computation = {
-    name: getattr(encoder, name) for name in from_config.COMPUTATION_OPTIONS
-  }
-  module = from_config.build(weights.config, **computation)
-  return OpenedModel(model.path, weights, module)
+  return _build(model.path, weights, _computation_options(model.module))
 
 
 def read(

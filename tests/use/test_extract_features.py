@@ -2,6 +2,7 @@
 
 import functools
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -166,6 +167,31 @@ def test_a_space_belongs_to_the_word_after_it(tmp_path):
   )
   # The first tokens are <s> and the two bytes of é.
   assert tokens.word_indices.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
+
+
+def test_the_time_to_encode_a_text_grows_with_its_length_only(bert):
+  """The library copies all offsets of a text at each access."""
+  num_accesses = []
+
+  class Encoding:
+    def __init__(self, encoding):
+      self._encoding = encoding
+
+    def __getattr__(self, name):
+      num_accesses.append(name)
+      return getattr(self._encoding, name)
+
+  class Tokenizer:
+    normalizer = bert.tokenizer.normalizer
+
+    def encode_batch(self, texts):
+      return [Encoding(x) for x in bert.tokenizer.encode_batch(texts)]
+
+  model = SimpleNamespace(config=bert.config, tokenizer=Tokenizer())
+  for text in ("the cat", "the cat sat on a mat"):
+    text_inputs.encode(model, [text_inputs.text_of_string(0, text)])
+  short, long = np.split(np.array(num_accesses), 2)
+  assert short.tolist() == long.tolist()
 
 
 def test_windows_have_no_gaps_and_each_token_has_the_most_context():

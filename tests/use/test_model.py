@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import pathlib
+import pickle
 import re
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 import types
 
 import frames
+import jax
 import matplotlib
 import numpy as np
 import pytest
@@ -494,12 +496,25 @@ def test_features_of_words_and_layers(masked_lm):
   assert masked_lm.features([]).shape == (0, 32)
 
 
+@pytest.mark.parametrize("family", ["bert", "elmo"])
+def test_copies_of_a_model_are_the_same_model(family, tmp_path):
+  path = tiny_models.write_model(tmp_path / family, family)
+  model = bert_jax.load(path, dtype="bfloat16")
+  for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+    assert repr(copied) == repr(model) and copied.module == model.module
+    assert copied.tokenize("cat on a mat") == model.tokenize("cat on a mat")
+    jax.tree.map(np.testing.assert_array_equal, copied.params, model.params)
+
+
 def test_similarity_has_an_axis_for_each_list(masked_lm):
   texts = ["red cat", "dog", "blue bird sings"]
   similarities = masked_lm.similarity(texts)
   np.testing.assert_allclose(similarities, similarities.T, atol=1e-6)
   np.testing.assert_allclose(np.diag(similarities), 1.0, atol=1e-6)
   row = masked_lm.similarity(texts[0], texts)
+  np.testing.assert_allclose(row, similarities[0], atol=1e-6)
+  layers = (layer for layer in (-1,))
+  row = masked_lm.similarity(texts[0], texts, layers=layers)
   np.testing.assert_allclose(row, similarities[0], atol=1e-6)
   assert isinstance(masked_lm.similarity(texts[0], texts[1]), float)
 
