@@ -87,9 +87,9 @@ def bits32(key: int, index: ArrayLike, column: ArrayLike = 0) -> np.ndarray:
   This is three times faster than `bits` if there are many columns for each
   index, because only the index is mixed in 64 bits. The columns are mixed by a
   32-bit hash (multipliers: Wellons, "Prospecting for hash functions", 2018).
-  The low half of the index's bits enters that hash at its start, and the high
-  half between its rounds. So two rows agree by chance with a probability of
-  only 2**-64.
+  The low half of the index's bits enters the 32-bit hash at the start, and the
+  high half between two rounds. So two indices give the same bits in all columns
+  by chance with a probability of only 2**-64.
 
   Args:
     key: from `make_key`.

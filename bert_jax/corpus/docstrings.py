@@ -130,13 +130,13 @@ def read_modules(modules: Sequence[Module]) -> Iterator[tuple[Module, str]]:
   A blank line separates two paragraphs of a module. A near-copy of an earlier
   paragraph is left out.
   """
-  duplicates = NearDuplicateFinder()
+  duplicate_finder = NearDuplicateFinder()
   for module in modules:
     paragraphs = [
       paragraph
       for docstring in module_docstrings(module.path)
       for paragraph in extract_prose(docstring)
-      if duplicates.add_if_new(paragraph)
+      if duplicate_finder.add_if_new(paragraph)
     ]
     yield module, "\n\n".join(paragraphs)
 

@@ -49,8 +49,8 @@ NGRAM_WORDS = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
 SKETCH_SIZE = 128
-# The largest value of `near_duplicates`. Above it, datasketch would make a
-# single band of all 128 values.
+# The largest value of `near_duplicates`. For a larger value, datasketch would
+# make a single band of all 128 values of a sketch.
 MAX_SIMILARITY = 0.99
 # The number of shingles that are hashed at once; temporary arrays have 4 MB.
 _SHINGLES_AT_ONCE = 8192
@@ -143,7 +143,7 @@ def normalise_text(text: str, normal_form: str) -> str:
   """Returns `unicodedata.normalize(normal_form, text)`, made block by block.
 
   The blocks limit memory: the library needs four times the size of its output,
-  and NFKC makes up to 18 characters from one.
+  and NFKC makes up to 18 characters from one character.
 
   Args:
     text: any text.

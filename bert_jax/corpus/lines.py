@@ -19,8 +19,8 @@ from etils import epath
 
 from bert_jax.messages import DamagedFile, UserError, by_caller, note_once
 
-# A document or line with more than this many characters is cut into parts. This
-# bounds the memory of the reader and of a worker. "War and Peace" has 3.2
+# A document or line with more than this many characters is cut into parts. The
+# limit bounds the memory of the reader and of a worker. "War and Peace" has 3.2
 # million characters.
 MAX_CHARS = 4 * 2**20
 # A record (a JSON object on a line) is parsed as a whole. So a record with more
@@ -108,9 +108,9 @@ def _open_zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
   """Opens a stream of Zstandard frames; a truncated file is an error.
 
   pyarrow's reader decompresses one block at a time and reports a truncated
-  file. The package zstandard is no alternative: its `stream_reader` ends at the
+  file. The package zstandard cannot be used: its `stream_reader` ends at the
   truncation without an error, and its `decompressobj` decompresses a whole
-  block of input at once, however much text that is.
+  block of input at once, which may give any amount of text.
   """
   try:
     import pyarrow as pa
@@ -175,9 +175,10 @@ def read_lines(
   Args:
     path: the file, for messages.
     stream: the uncompressed stream of the file.
-    errors: `strict` or `replace`, for bytes that are not UTF-8.
+    errors: see `sources.find_sources`.
     cuts_lines: True if a line of more than `MAX_CHARS` characters is cut into
-      several; False if a line of more than `MAX_RECORD_CHARS` is an error.
+      several lines; False if a line of more than `MAX_RECORD_CHARS` characters
+      is an error.
 
   Raises:
     UserError: the file is not UTF-8, a line is too long, or the file is
@@ -237,7 +238,7 @@ def read_lines(
 def _cut_line(
   path: str, number: int, line: str, cuts_lines: bool
 ) -> Iterator[str]:
-  """Yields a line, cut into several if it is too long; see `read_lines`."""
+  """Yields a line, or several lines if it is too long; see `read_lines`."""
   if not cuts_lines:
     if len(line) > MAX_RECORD_CHARS:
       raise UserError(
@@ -258,7 +259,7 @@ def _cut_line(
 
 
 def cut_line(line: str) -> Iterator[str]:
-  """Yields a line, cut into several if it is longer than `MAX_CHARS`."""
+  """Yields a line, or several lines if it is longer than `MAX_CHARS`."""
   return _cut_line("", 0, line, cuts_lines=True)
 
 

@@ -374,7 +374,7 @@ def _write_documents(
   better threshold.
 
   Returns:
-    Split -> its numbers of tokens, sentences and documents.
+    Split -> the numbers of tokens, sentences and documents in it.
   """
   progress = job.progress
   language = progress["origin"]["options"]["language"]

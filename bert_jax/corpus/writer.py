@@ -1,7 +1,7 @@
 """Writes a prepared folder step by step, safe against any interruption.
 
-Everything is written to the unfinished folder `DIR.partial`. Its file
-`progress.json` holds the length of every file at the last save. After an
+Everything is written to the unfinished folder `DIR.partial`. The file
+`progress.json` in it holds the length of every file at the last save. After an
 interruption, `prepare` cuts the files to these lengths and continues. When the
 folder is complete, it is renamed to `DIR`. `reader.py` describes the format.
 """
@@ -34,8 +34,8 @@ LOCK_FILE = "lock"
 # The name of each array that `SplitWriter` writes -> its dtype. None means the
 # dtype of token ids.
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
-# The number of tokens that are read at once. It is a multiple of 8, so that the
-# bits of each block's word starts fill whole bytes.
+# The number of tokens that are read at once. This number is a multiple of 8, so
+# that the bits of each block's word starts fill whole bytes.
 _BLOCK_TOKENS = 2**22
 
 

@@ -1,4 +1,4 @@
-"""Evaluates on held-out text, by means over all held-out rows."""
+"""Evaluates on held-out text: computes means over all held-out rows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

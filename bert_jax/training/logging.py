@@ -51,7 +51,7 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
     return []
   lines = file.read_bytes().decode("utf-8", errors="replace").split("\n")
   rows = []
-  # Complete lines end with a newline, so the last line is empty or cut.
+  # Complete lines end with a newline, so the last line is empty or cut off.
   for number, line in enumerate(lines[:-1], 1):
     try:
       row = parse_json(line)
@@ -627,7 +627,7 @@ class Profiler:
 
   @contextlib.contextmanager
   def trace_step(self, step: int) -> Iterator[None]:
-    """Wraps the dispatch of a step; starts the trace at its first step."""
+    """Wraps the dispatch of a step; the first traced step starts the trace."""
     if self._start <= step < self._end and not self._is_tracing:
       jax.profiler.start_trace(self._path)
       self._is_tracing = True

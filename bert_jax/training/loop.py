@@ -251,7 +251,7 @@ def evaluate_checkpoint(
   log: logging.Logger,
   step: int,
 ) -> None:
-  """Evaluates the checkpoint that was just saved, and adds the result to it.
+  """Evaluates the last saved checkpoint, and adds the result to its metadata.
 
   Raises:
     FloatingPointError: a loss is not finite. The checkpoint is removed, so that
@@ -405,8 +405,8 @@ def save_checkpoint(
     step: the number of optimizer steps done.
     position: the position in the data.
     make_snapshot: copies the state for the checkpoint.
-    cost: the cost from an evaluation at this step; None if there was none, or
-      if the cost is undefined.
+    cost: the cost from an evaluation at this step; None if the step was not
+      evaluated, or if the cost is undefined.
     evaluation_pending: True if an evaluation at this step must still be made.
 
   Raises:

@@ -625,7 +625,7 @@ def build_schedule(
       of these steps is rounded down (google-research/bert run_classifier.py,
       also ELECTRA), but "linear" rounds it up (Hugging Face).
     decay: the share of `total_steps` in which "trapezoid" falls to 0, in
-      (0, 1]. For every other schedule it must be 1.
+      (0, 1]. For every other schedule `decay` must be 1.
 
   Returns:
     Step -> learning rate; steps are counted from 0. The rate is never below 0.

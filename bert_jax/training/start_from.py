@@ -36,7 +36,7 @@ from bert_jax.weights.model_folder import columns_in_task_order
 # The report lists the names in a group of at most this many names. For a larger
 # group, the report gives counts.
 _MAX_LISTED = 6
-# How to make rows of the word table for pieces that are new to the model. A
+# Ways to make rows of the word table for pieces that are new to the model. A
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
 # of the old pieces into which the model's tokenizer splits the new piece.
 NEW_ROW_METHODS = ("mean", "drawn")
@@ -580,7 +580,7 @@ def _place_like(array: np.ndarray, initial: jax.Array, name: str) -> jax.Array:
 
 
 def _list_or_count(paths: list[str]) -> str:
-  """Lists the paths; if there are many, counts them by their first names."""
+  """Lists the paths, or counts many paths by the first name in each path."""
   if len(paths) <= _MAX_LISTED:
     return ", ".join(paths) or "none"
   counts: dict[str, int] = {}

@@ -204,7 +204,7 @@ def make_train_step(
 def _keep_if_skipped(
   is_skipped: Array, old_state: TrainState, new_state: TrainState
 ) -> TrainState:
-  """Returns the new state, or for a skipped step the old with new counters."""
+  """Returns the new state; a skipped step changes only the counters."""
 
   def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)

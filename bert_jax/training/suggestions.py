@@ -56,7 +56,7 @@ def find_suggestion(
 def candidate_changes(
   config: dict[str, Any], phase_index: int, report: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yields ({config key: value}, topology); what slows a run least comes first.
+  """Yields ({config key: value}, topology); the fastest changes come first.
 
   `find_suggestion` describes the arguments.
   """

@@ -321,10 +321,10 @@ def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
     return False
   # Compare only the values that the sweep's config sets. The config in the
   # run's folder also has the values that the program derived.
-  saved_flat = flatten(saved_config)
+  saved_settings = flatten(saved_config)
   new_values = {k: v for k, v in flatten(config).items() if v is not None}
   saved_values = {
-    key: saved_flat[key] for key in new_values.keys() & saved_flat
+    key: saved_settings[key] for key in new_values.keys() & saved_settings
   }
   config_lib.check_restart(
     saved_values, new_values, flatten(default_values(saved_config))

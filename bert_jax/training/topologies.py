@@ -36,7 +36,7 @@ from bert_jax.training.state import state_shapes, teacher_shapes
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
 CASED_VOCAB_SIZE = 28996
 # Keys of the config's section `data` that choose the text. The other keys are
-# options of the recipe.
+# `builder` and the options of the recipe.
 TEXT_OPTIONS = ("path", "split", "cased")
 
 
@@ -116,13 +116,15 @@ def nearest_topology(slice_name: str) -> str:
   prefix = re.findall(r"^[a-z]*\d*[a-z]*", slice_name.lower())[0]
   name, layout = prefix.replace("litepod", "e"), slice_name[len(prefix) :]
   (generation,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
-  cores, layouts = (
+  cores_per_chip, layouts = (
     GENERATIONS[generation].cores_per_chip,
     GENERATIONS[generation].layouts,
   )
-  wanted_chips = math.prod(int(n) for n in re.findall(r"\d+", layout))
-  wanted_chips //= cores if "-" in layout else 1
-  nearest_layout = min(layouts, key=lambda x: abs(num_chips(x) - wanted_chips))
+  num_wanted_chips = math.prod(int(n) for n in re.findall(r"\d+", layout))
+  num_wanted_chips //= cores_per_chip if "-" in layout else 1
+  nearest_layout = min(
+    layouts, key=lambda x: abs(num_chips(x) - num_wanted_chips)
+  )
   return f"{generation}:{nearest_layout}"
 
 

@@ -22,8 +22,8 @@ def lock(workdir: str) -> Iterator[None]:
     workdir: the run's folder, on a file system that can lock files.
 
   Raises:
-    UserError: another run holds the folder, the folder cannot be written, it is
-      a prepared folder, or the hosts do not share it.
+    UserError: another run holds the folder, the folder cannot be written, the
+      folder is a prepared folder, or the hosts do not share the folder.
   """
   folder = pathlib.Path(workdir)
   if (folder / "meta.json").exists():
