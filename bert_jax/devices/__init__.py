@@ -1,7 +1,7 @@
 """Devices and hosts: meshes, sharding, runs of several processes, compiling.
 
-The room imports only the package's root; of packages it needs jax, flax and
-numpy. Start with `sharding.py`: how a mesh is made, and which device holds
+The room imports only files of the package's root, and the packages jax, flax
+and numpy. Start with `sharding.py`: how a mesh is made, and which device holds
 which part of an array.
 
 * `sharding.py`: meshes, the sharding of parameters and batches, `jit`.

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bert_jax.devices import hosts, sharding
 
 # All processes compile the same programs in the same order, so a program has
-# one number in all processes.
+# the same number in all processes.
 _PROGRAM_NUMBERS = itertools.count()
 # Compiling takes minutes at most. If a process is lost, `hosts` ends the
 # remaining processes sooner.
@@ -63,7 +63,7 @@ def begin_compilation(
 
 
 class CompiledAhead:
-  """Calls a jitted function of a batch; each batch shape has its own program.
+  """Calls a jitted function of a batch, with one program for each batch shape.
 
   A shape that was not compiled ahead is compiled when its first batch comes.
   """
@@ -88,7 +88,9 @@ class CompiledAhead:
   def begin_compilation(
     self, executor: concurrent.futures.Executor, *arguments: Any
   ) -> None:
-    """Begins to compile for a batch shape; not in a run of several processes.
+    """Begins to compile for a batch shape.
+
+    In a run of several processes this method does nothing.
 
     Args:
       executor: the threads from `compile_threads`.
@@ -107,7 +109,7 @@ class CompiledAhead:
         self._programs[batch_shape] = future
 
   def __call__(self, *arguments: Any) -> Any:
-    """Calls the function, with its program for this batch shape if compiled."""
+    """Calls the function, by the program of the batch shape if compiled."""
     batch_shape = arguments[self._batch_index]["sequence_ids"].shape
     if batch_shape not in self._programs and jax.process_count() > 1:
       self._programs[batch_shape] = self._compile_with_others(arguments)
@@ -133,7 +135,7 @@ class CompiledAhead:
 
 
 def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
-  """Returns an argument's shape, dtype and sharding, to compile for it."""
+  """Returns the shape, dtype and sharding of an argument of a program."""
   # The type of random keys has no attribute `weak_type`.
   weak_type = getattr(x.aval, "weak_type", False)
   return jax.ShapeDtypeStruct(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bert_jax.messages import UserError
 
-# Type -> the bits of an element, for types without digits in their names. XLA's
-# type `token`, which only orders operations, takes no space.
+# Type -> the bits of an element, for types whose names do not say the bits.
+# XLA's type `token`, which only orders operations, takes no space.
 BITS_BY_TYPE = {"pred": 8, "token": 0}
 COLLECTIVES = (
   "all-reduce",
@@ -38,9 +38,9 @@ class Instruction:
   """Describes one line of a computation.
 
   Attributes:
-    name: the name of its result, without the %.
-    type_text: the text of its type; a tuple is in brackets.
-    operation: its opcode, for example "all-reduce".
+    name: the name of the result, without the %.
+    type_text: the text of the result's type; a tuple is in brackets.
+    operation: the opcode, for example "all-reduce".
     call: the text after the type: opcode, operands and attributes.
   """
 
@@ -55,7 +55,7 @@ class Program:
   """Holds a compiled program.
 
   Attributes:
-    computations: the instructions of each computation, by its name.
+    computations: {name of a computation: its instructions}.
     entry: the name of the computation that runs first.
   """
 
@@ -152,7 +152,7 @@ def operation_path(instruction: Instruction) -> str:
   """Returns the path of the operation that an instruction was compiled from.
 
   The names of functions and modules are its folders, for example
-  "jit(step)/jvp(Model)/encoder/attention/add"; "" if the text has none.
+  "jit(step)/jvp(Model)/encoder/attention/add". It is "" if the text has none.
   """
   path = _OPERATION_PATH.search(instruction.call)
   return path[1] if path else ""
@@ -195,18 +195,21 @@ def walk_collectives(
 ) -> Iterator[tuple[Instruction, int]]:
   """Yields each collective, and how often it runs in a run of the program.
 
-  The start of an asynchronous collective is left out, because its end counts.
+  The start of an asynchronous collective is left out, because the end counts.
   The compiler may also split a collective into steps that run inside several
   fusions of other operations. All steps have the collective's channel and its
   whole output, so only the first step counts.
   """
-  names: dict[str, str] = {}
+  first_name_by_channel: dict[str, str] = {}
   for instruction, num_runs in walk_instructions(program):
     if instruction.operation.removesuffix("-done") not in COLLECTIVES:
       continue
     channel = _CHANNEL.search(instruction.call)
     name = instruction.name
-    if channel is None or names.setdefault(channel[1], name) == name:
+    if (
+      channel is None
+      or first_name_by_channel.setdefault(channel[1], name) == name
+    ):
       yield instruction, num_runs
 
 

@@ -1,4 +1,4 @@
-"""Makes several processes one run: they join, compare configs, stop and end.
+"""Makes one run of several processes: they join, compare configs, stop and end.
 
 Jax's coordination service runs in process 0 and keeps a table of keys and
 values that every process sees. In a run of one process, most functions of this
@@ -24,8 +24,8 @@ from typing import Any
 import jax
 import numpy as np
 
-# The table of keys and values has no public name; orbax imports it from here
-# too.
+# The table of keys and values has no public name in jax. The library orbax also
+# imports this private module.
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
@@ -35,13 +35,13 @@ from bert_jax.messages import UserError, say
 _FAILURE_KEY = "bert_jax/failure"
 _ALIVE_KEY_PREFIX = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
-# Every process sends a sign that it is alive after this many polls.
+# Once in this many polls, every process sends a sign that it is alive: a beat.
 _POLLS_PER_BEAT = 2
-# A process counts as gone after this many polls without a sign from it. Jax
+# A process counts as gone after this many polls without a beat from it. Jax
 # itself waits for 100 seconds, and then ends a process by a signal.
 _POLLS_UNTIL_GONE = 90
-# After a failed collective fewer polls suffice, because a process that is gone
-# is its usual cause.
+# After a failed collective fewer polls suffice, because the usual cause of the
+# failure is a process that is gone.
 _POLLS_UNTIL_GONE_AFTER_FAILURE = 12
 _CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
@@ -90,7 +90,7 @@ def join_run(
   process_id: int | None = None,
   from_environment: bool = False,
 ) -> Iterator[None]:
-  """Makes this process a member of a run; enter it before any use of a device.
+  """Makes this process a member of a run; enter before any use of a device.
 
   Only process 0 writes to stdout. An error in one process ends all processes.
 
@@ -98,8 +98,8 @@ def join_run(
     coordinator: HOST:PORT of process 0.
     num_processes: the number of processes of the run.
     process_id: the number of this process.
-    from_environment: True takes the first three arguments from the environment:
-      a TPU pod slice, Slurm or Open MPI.
+    from_environment: True takes the first three arguments from the environment
+      of a TPU pod slice, Slurm or Open MPI.
 
   Raises:
     UserError: the flags are incomplete, or the processes do not connect.
@@ -209,13 +209,13 @@ def _write_error(descriptor: int, message: str) -> None:
 class _ProcessWatch:
   """Ends this process when another process has failed.
 
-  It does so even while the main thread waits for the failed process.
+  Threads do this, even while the main thread waits for the failed process.
 
-  Each process increases a value in the shared table. If the value of a process
-  stays the same for `_POLLS_UNTIL_GONE` polls, the process is gone: it was
-  killed or stopped, or the network failed. The limit is in polls and not in
-  seconds, so that a pause of all processes does not count as the loss of a
-  process.
+  Each process writes higher and higher numbers, its beats, to the shared table.
+  If the beat of a process stays the same for `_POLLS_UNTIL_GONE` polls, the
+  process is gone: it was killed or stopped, or the network failed. The limit is
+  in polls and not in seconds, so that a pause of all processes does not count
+  as the loss of a process.
   """
 
   current: "_ProcessWatch | None" = None
@@ -223,7 +223,7 @@ class _ProcessWatch:
   def __init__(self, native_output: _DelayedNativeOutput):
     self._native_output, self._stop = native_output, threading.Event()
     self._state = distributed.global_state
-    # Process -> (its last value, the number of polls since that value came).
+    # Process -> (the last beat, the number of polls since that beat came).
     num_processes = self._state.num_processes or 0
     self._last_beats = {i: ("", 0) for i in range(num_processes)}
     self._threads = [
@@ -243,7 +243,7 @@ class _ProcessWatch:
     self._threads[0].join()
 
   def find_gone_process(self, min_polls: int = _POLLS_UNTIL_GONE) -> int | None:
-    """Returns a process that sent no sign for `min_polls` polls, or None."""
+    """Returns a process that sent no beat for `min_polls` polls, or None."""
     silent_processes = [
       i
       for i, (_, num_polls) in self._last_beats.items()
@@ -252,7 +252,7 @@ class _ProcessWatch:
     silent_processes = [
       i for i in silent_processes if i != self._state.process_id
     ]
-    # Without process 0 no signs arrive, so that all processes seem to be gone.
+    # Without process 0 no beats arrive, so that all processes seem to be gone.
     # The lowest number is then 0, and process 0 is indeed gone.
     return min(silent_processes, default=None)
 
@@ -285,7 +285,7 @@ class _ProcessWatch:
       self._native_output.write_collected(sizes_at_polls.pop(0))
 
   def _exchange_beats(self) -> None:
-    """Sends and reads signs of life; ends this process after a failure."""
+    """Sends and reads beats; ends this process if another process failed."""
     poll_number = 0
     while not self._stop.wait(_POLL_SECONDS):
       try:
@@ -326,9 +326,10 @@ def _read_failure() -> str | None:
 
 
 def _exit_with_error(message: str) -> None:
-  """Ends this process by `os._exit`; a normal exit would wait for the others.
+  """Ends this process at once, with `os._exit`.
 
-  Process 0 ends 2 seconds later, because the others read the message from it.
+  A normal exit would wait for the other processes. Process 0 ends 2 seconds
+  later, because the other processes read the message from process 0.
   """
   print(f"error: {message}", file=sys.stderr, flush=True)
   if distributed.global_state.process_id == 0:
@@ -341,7 +342,7 @@ def end_all_on_error() -> Iterator[None]:
   """Reports an error in its block to all processes, and ends all of them.
 
   Code that waits for other processes must be inside this block. But a context
-  whose end waits for them must be around the block.
+  whose end waits for other processes must be around the block.
   """
   client = distributed.global_state.client
   try:
@@ -352,7 +353,7 @@ def end_all_on_error() -> Iterator[None]:
     process = distributed.global_state.process_id
     message = str(e)
     if not isinstance(e, SENTENCE_ERRORS):
-      # Most often a collective failed because another process ended.
+      # The usual cause is a collective that failed since another process ended.
       with contextlib.suppress(RuntimeError):
         if failure := _read_failure():
           _exit_with_error(failure)
@@ -399,7 +400,7 @@ def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
 
 
 def gather(json_value: Any) -> list[Any]:
-  """Returns the values of all processes, in order; all processes call it."""
+  """Returns the values of all processes, by number; all processes must call."""
   if jax.process_count() == 1:
     return [json_value]
   encoded_value = np.frombuffer(json.dumps(json_value).encode(), np.uint8)
@@ -431,13 +432,14 @@ def wait_for_all(name: str, seconds: int = _WAIT_MILLISECONDS // 1000) -> None:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-  """Collects SIGTERM and SIGINT in a list; a SIGINT after them interrupts.
+  """Collects SIGTERM and SIGINT in a list.
 
-  Python handles signals in its main thread only. So a run in another thread
-  leaves signals alone, and its list stays empty.
+  A SIGINT after one of these signals raises KeyboardInterrupt. Python handles
+  signals in its main thread only. So outside of the main thread this function
+  leaves signals alone, and the list stays empty.
 
   In a run of several processes, jax handles SIGTERM and notifies all processes.
-  There, this function turns SIGINT into SIGTERM.
+  In such a run, this function turns SIGINT into SIGTERM.
   """
   signals: list[int] = []
   has_several_processes = jax.process_count() > 1

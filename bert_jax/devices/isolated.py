@@ -1,4 +1,4 @@
-"""Runs a function in a separate process, which may crash."""
+"""Runs a function in a separate process, so that a crash ends only that one."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -14,11 +14,11 @@ class Crash(Exception):
 def run_in_process(
   function: Callable[..., Iterator[Any]], *args: Any
 ) -> Iterator[Any]:
-  """Runs `function(*args)` in a separate process, and yields what it yields.
+  """Runs `function(*args)` in a separate process, and yields its results.
 
   Args:
-    function: a function that can be pickled, and that yields objects that can
-      be pickled.
+    function: a generator function. The function and the objects that it yields
+      can be pickled.
     *args: the function's arguments, which can be pickled.
 
   Raises:

@@ -59,17 +59,17 @@ def padded_bytes(shape: tuple[int, ...], itemsize: int) -> int:
   """Returns the bytes of an array in a TPU's memory, with padding.
 
   The last axis is padded to a multiple of 128. The axis before it is padded
-  to a multiple of 8 for 32-bit numbers, and of 16 for 16-bit numbers. A single
-  row is not padded.
+  to a multiple of 8 for 32-bit numbers, and of 16 for 16-bit numbers, except if
+  its size is 1.
   """
-  *outer_sizes, rows, columns = (1, 1, *shape)
+  *outer_sizes, num_rows, num_columns = (1, 1, *shape)
   row_multiple = REGISTER_ROWS * max(4 // itemsize, 1)
-  if rows > 1:
-    rows = -(-rows // row_multiple) * row_multiple
+  if num_rows > 1:
+    num_rows = -(-num_rows // row_multiple) * row_multiple
   return (
     math.prod(outer_sizes)
-    * rows
-    * -(-columns // REGISTER_COLUMNS)
+    * num_rows
+    * -(-num_columns // REGISTER_COLUMNS)
     * REGISTER_COLUMNS
     * itemsize
   )
@@ -77,11 +77,11 @@ def padded_bytes(shape: tuple[int, ...], itemsize: int) -> int:
 
 def num_registers(shape: tuple[int, ...]) -> int:
   """Returns how many vector registers hold an array of 32-bit numbers."""
-  *outer_sizes, rows, columns = (1, 1, *shape)
+  *outer_sizes, num_rows, num_columns = (1, 1, *shape)
   return (
     math.prod(outer_sizes)
-    * -(-rows // REGISTER_ROWS)
-    * -(-columns // REGISTER_COLUMNS)
+    * -(-num_rows // REGISTER_ROWS)
+    * -(-num_columns // REGISTER_COLUMNS)
   )
 
 
@@ -114,9 +114,9 @@ def _product_sizes(equation: Any, num_runs: int) -> tuple[int, int, int, int]:
   (depth_axes, _), (batch_axes, _) = equation.params["dimension_numbers"]
   depth = math.prod(left_shape[axis] for axis in depth_axes)
   batch_size = math.prod(left_shape[axis] for axis in batch_axes)
-  rows = math.prod(left_shape) // (depth * batch_size)
+  num_rows = math.prod(left_shape) // (depth * batch_size)
   return (
-    rows,
+    num_rows,
     depth,
     math.prod(right_shape) // (depth * batch_size),
     num_runs * batch_size,
@@ -125,21 +125,21 @@ def _product_sizes(equation: Any, num_runs: int) -> tuple[int, int, int, int]:
 
 def _count_operations(call: Any) -> KernelOperations:
   """Counts the operations of a `pallas_call` equation."""
-  products, num_vector, num_transcendental = [], 0, 0
+  products, num_vector_operations, num_transcendental_operations = [], 0, 0
   for equation, num_runs in _equations(call.params["jaxpr"]):
     name = equation.primitive.name
     if name == "dot_general":
       products.append(_product_sizes(equation, num_runs))
     elif name not in _FREE_OPERATIONS and not _inner_jaxprs(equation):
       arrays = (*equation.outvars, *equation.invars)
-      # A reduction works on all of its input, any other operation on its
-      # output.
+      # A reduction computes with each element of its input, and any other
+      # operation with each element of its output.
       is_reduction = name.startswith(("reduce", "arg", "cum"))
       shapes = [x.aval.shape for x in arrays if hasattr(x.aval, "shape")]
       shape = max(shapes, key=math.prod) if is_reduction else shapes[0]
       if shape:
-        num_vector += num_runs * num_registers(shape)
-        num_transcendental += (
+        num_vector_operations += num_runs * num_registers(shape)
+        num_transcendental_operations += (
           num_runs * num_registers(shape)
           if name in _TRANSCENDENTAL_OPERATIONS
           else 0
@@ -151,8 +151,8 @@ def _count_operations(call: Any) -> KernelOperations:
     name=_kernel_name(call),
     output_bytes=sum(x.size * x.dtype.itemsize for x in outputs),
     products=tuple(products),
-    num_vector_operations=num_vector,
-    num_transcendental_operations=num_transcendental,
+    num_vector_operations=num_vector_operations,
+    num_transcendental_operations=num_transcendental_operations,
     num_programs=math.prod(call.params["grid_mapping"].grid),
     is_independent="parallel" in map(str, semantics or ()),
     bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
@@ -174,8 +174,8 @@ def count_kernel_operations(
     traced: a function that was traced for its arguments, from `jax.jit`.
 
   Returns:
-    The operations of each call in the function's text, also of equal calls. A
-    call in a loop counts once.
+    The operations of each call in the function's text, in order. Equal calls
+    are listed separately, but a call in a loop is listed once.
   """
   return [
     _count_operations(equation)

@@ -157,8 +157,8 @@ def vocab_multiple(mesh: Mesh) -> int:
   """Returns a number that must divide the number of rows of a word table.
 
   It is a multiple of the number of devices that split the vocabulary. On
-  accelerators it is also a multiple of 128, the width of their matrix units. No
-  file holds the rows after the vocabulary.
+  accelerators it is also a multiple of 128, the width of their matrix units.
+  No file holds the rows that follow those of the vocabulary.
   """
   width = 1 if mesh.devices.flat[0].platform == "cpu" else 128
   return math.lcm(width, mesh.shape["tensor"])
@@ -238,12 +238,12 @@ def check_batch_size(
   mesh: Mesh, batch_size: int, num_micro_batches: int
 ) -> None:
   """Raises UserError unless each micro-batch splits evenly over the mesh."""
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
-  if batch_size % (num_micro_batches * shards):
+  num_shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  if batch_size % (num_micro_batches * num_shards):
     raise UserError(
       f"batch_size={batch_size} is not a multiple of micro_batches="
-      f"{num_micro_batches} times the {shards} devices that split the batch;"
-      " change batch_size, micro_batches or the mesh."
+      f"{num_micro_batches} times the {num_shards} devices that split the"
+      " batch; change batch_size, micro_batches or the mesh."
     )
 
 
@@ -254,24 +254,27 @@ def batch_share_of_process(mesh: Mesh) -> tuple[int, int]:
   same rows, because the tensor axis connects them, read the same share.
 
   Raises:
-    UserError: two processes hold shares that overlap and are not equal.
+    UserError: two processes hold shares that overlap and are not equal, or
+      shares of different sizes.
   """
-  device_rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
-  rows_by_process: dict[int, set[int]] = {}
-  for row_index, devices in enumerate(device_rows):
+  # The devices of a group hold the same rows of a batch.
+  device_groups = mesh.devices.reshape(-1, mesh.shape["tensor"])
+  groups_by_process: dict[int, set[int]] = {}
+  for group, devices in enumerate(device_groups):
     for device in devices:
-      rows_by_process.setdefault(device.process_index, set()).add(row_index)
+      groups_by_process.setdefault(device.process_index, set()).add(group)
   shares = sorted(
-    {tuple(sorted(indices)) for indices in rows_by_process.values()}
+    {tuple(sorted(groups)) for groups in groups_by_process.values()}
   )
-  if sum(map(len, shares)) != len(device_rows) or len({*map(len, shares)}) != 1:
+  sizes = [len(share) for share in shares]
+  if sum(sizes) != len(device_groups) or len(set(sizes)) != 1:
     raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
       " process; choose a number that divides the number of these devices, or a"
       " multiple of it."
     )
-  process_rows = tuple(sorted(rows_by_process[jax.process_index()]))
-  return shares.index(process_rows), len(shares)
+  share = tuple(sorted(groups_by_process[jax.process_index()]))
+  return shares.index(share), len(shares)
 
 
 def batch_shapes(

@@ -1,4 +1,4 @@
-"""Sums the TPU compiler's estimate of a program's time, by groups.
+"""Sums the TPU compiler's estimates of a program's cycles, and models the rest.
 
 libtpu writes how many cycles it expects each fusion to take
 ("estimated_cycles") into the text of the compiled program. It gives no estimate
@@ -61,7 +61,7 @@ _WAITING_SHARE = 0.45
 # `_STARTUP_CYCLES`, `_WAITING_SHARE` and `Chip.vector_operations` make the
 # model fit libtpu's schedules of the attention kernels; see docs/tpu.md.
 _STARTUP_CYCLES = 330
-# The time that a message needs to the neighbouring chip at least
+# The shortest time in which a message reaches the neighbouring chip
 # (jax-ml.github.io/scaling-book/sharding, "A note on ICI latency").
 _HOP_SECONDS = 1e-6
 
@@ -83,9 +83,9 @@ class Chip:
     memory_bandwidth: bytes a second from and to the device's memory.
     link_bandwidth: bytes a second from a chip to a neighbour, in one direction.
     ring_length: if the number of chips along an axis of a slice is a multiple
-      of this, the last chip of the axis is linked to the first one.
-    needs_cube: True if the last chips are linked to the first ones only in a
-      slice whose axes are all multiples of `ring_length`.
+      of this number, the last chip of the axis is linked to the first chip.
+    needs_cube: True if these links exist only in a slice whose axes are all
+      multiples of `ring_length`.
     devices_per_chip: the number of devices of a chip.
   """
 
@@ -106,16 +106,20 @@ class Chip:
     return self.peak_flops / self.cycle_flops
 
 
-# Peaks, bandwidths of memory and of the links of v5e, v5p and v6e:
-# cloud.google.com/tpu/docs, "System architecture" of each version; their
-# bandwidths between chips are the sum over a chip's 4 or 6 links and both
-# directions. v2: Jouppi et al. 2020 (Communications of the ACM 63, 7): 700 MHz,
-# 4 links of 496 Gbit/s. v3 and v4: Jouppi et al. 2023 (arXiv 2304.01433, table
-# 4): 940 and 1050 MHz, 4 links of 70 GB/s and 6 of 50 GB/s. The clocks of v5e,
-# v5p and v6e are not published; a peak divided by the FLOPs of a cycle gives
-# 1503, 1751 and 1751 MHz. v6e: the documentation names two units of 256 x 256,
-# but libtpu expects more FLOPs in a cycle than two could compute, and four fit
-# the peak. Rings: jax-ml.github.io/scaling-book/tpus.
+# Sources:
+#   v2             Jouppi et al. 2020 (Communications of the ACM 63, 7): 700
+#                  MHz, 4 links of 496 Gbit/s.
+#   v3, v4         Jouppi et al. 2023 (arXiv 2304.01433, table 4): 940 MHz and 4
+#                  links of 70 GB/s; 1050 MHz and 6 links of 50 GB/s.
+#   v5e, v5p, v6e  cloud.google.com/tpu/docs, "System architecture" of each
+#                  version. The bandwidth between chips there is the sum over a
+#                  chip's 4 or 6 links and both directions. The clocks are not
+#                  published; a peak divided by the FLOPs of a cycle gives 1503,
+#                  1751 and 1751 MHz.
+#   v6e            The documentation names two units of 256 x 256, but libtpu
+#                  expects more FLOPs in a cycle than two units could compute.
+#                  Four units fit the peak.
+#   rings          jax-ml.github.io/scaling-book/tpus.
 CHIPS: Mapping[str, Chip] = {
   "v2": Chip(22.9e12, 32768, 1, 128, 0.6, 350e9, 62e9, 16, devices_per_chip=2),
   "v3": Chip(61.5e12, 65536, 1, 128, 0.6, 450e9, 70e9, 32, devices_per_chip=2),
@@ -128,7 +132,7 @@ CHIPS: Mapping[str, Chip] = {
 
 @dataclasses.dataclass(frozen=True)
 class KernelCycles:
-  """Holds the calls of a Pallas kernel in a step, and their modelled cycles."""
+  """Holds the number and the modelled cycles of a kernel's calls in a step."""
 
   count: int
   cycles: int
@@ -139,10 +143,10 @@ class Collective:
   """Describes a collective of a program.
 
   Attributes:
-    opcode: its opcode, without "-start" and "-done".
-    count: how often a step runs it.
-    bytes: bytes of its output on a device.
-    group_size: the number of devices of a group, which exchange data.
+    opcode: the opcode, without "-start" and "-done".
+    count: how often a step runs the collective.
+    bytes: the bytes of the output on a device.
+    group_size: the number of devices that exchange data with each other.
   """
 
   opcode: str
@@ -152,7 +156,7 @@ class Collective:
 
 
 def _estimated_cycles(instruction: hlo.Instruction) -> int | None:
-  """Returns the compiler's estimate for one run; None if it gives none."""
+  """Returns the compiler's estimate of the cycles of one run, or None."""
   cycles = _ESTIMATED_CYCLES.search(instruction.call)
   return int(cycles[1]) if cycles else None
 
@@ -187,20 +191,20 @@ def _fused_instructions(
 def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   """Returns the group, one of `GROUPS`, in which an instruction counts.
 
-  A fusion counts as a whole. The path of its last matrix product says which
-  module it belongs to. If it has no product, its own path does; if it has no
-  path, the path of its last operation does.
+  A fusion counts as a whole, in the module that a path names. It is the path
+  of the fusion's last matrix product; without a product, the fusion's path; and
+  without both, the path of the fusion's last operation that has a path.
 
     group        what counts in it
     products     fusions with a product of a layer and a weight
     attention    scores, their softmax and dropout, their products with values,
                  and the order of heads in memory
-    activations  what else happens in a layer's MLP
+    activations  all other operations of a layer's MLP
     norms        LayerNorm of layers, with dropout and residual
     embedding    embeddings, with their norm and dropout
     heads        heads of the objective with their products, and the losses
-    optimizer    what is not differentiated: the gradients' sums and norm, and
-                 the update of parameters
+    optimizer    operations that are not differentiated: the gradients' sums and
+                 norm, and the update of parameters
     stacking     reading and writing arrays that have a layer axis
     casts        fusions that only convert dtypes
     other        instructions of no other group
@@ -232,7 +236,7 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   if folders & _NORM_WORDS:
     return "norms"
   if "attention" in folders:
-    # Products with weights are no einsum, whose path has its formula.
+    # The path of an einsum has a formula. Products with weights are no einsums.
     return "products" if products and "->" not in path else "attention"
   if folders & _LAYER_WORDS:
     return "products" if products else "activations"
@@ -260,7 +264,7 @@ def cycles_by_group(program: hlo.Program) -> dict[str, int]:
 
 
 def _group_size(call: str, num_devices: int) -> int:
-  """Returns how many devices of a slice exchange in a collective.
+  """Returns how many devices exchange data with each other in a collective.
 
   The compiler writes the groups in one of these forms:
 
@@ -336,8 +340,8 @@ def collective_seconds(
     is_ring &= is_cube or not chip.needs_cube
     num_links += 2 if is_ring else 1
     num_hops += length // 2 if is_ring else length - 1
-  # A gathered array has the bytes of all shards. A device receives all of them
-  # but its own through its links.
+  # A gathered array has the bytes of all shards. Through its links, a device
+  # receives all shards but one, which it has already.
   gathered_bytes = collective.bytes
   if collective.opcode == "reduce-scatter":
     gathered_bytes *= num_chips
@@ -355,14 +359,15 @@ def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
   """Models the cycles of a call of a Pallas kernel.
 
   A program of the grid takes the time of its busiest unit, plus a share of the
-  time of the other units. The kernel reads and writes its arrays meanwhile,
-  which counts only if it takes longer than all programs. Independent programs
-  of the grid run on all cores of the device, dependent programs on one core.
+  time of the other units. At the same time the kernel reads and writes arrays;
+  this time counts only if it is longer than the time of all programs.
+  Independent programs run on all cores of the device, and dependent programs on
+  one core.
   """
   unit_size = chip.unit_size
   num_passes = sum(
-    rows * -(-depth // unit_size) * -(-columns // unit_size) * num_runs
-    for rows, depth, columns, num_runs in operations.products
+    num_rows * -(-depth // unit_size) * -(-num_columns // unit_size) * num_runs
+    for num_rows, depth, num_columns, num_runs in operations.products
   )
   num_units = chip.cycle_flops // (2 * unit_size * unit_size) // chip.num_cores
   unit_cycles = (
@@ -377,9 +382,9 @@ def kernel_cycles(operations: KernelOperations, chip: Chip) -> int:
     + _WAITING_SHARE * (sum(unit_cycles) - busiest_cycles)
   )
   num_cores = chip.num_cores if operations.is_independent else 1
-  programs_in_turn = math.ceil(operations.num_programs / num_cores)
+  programs_per_core = math.ceil(operations.num_programs / num_cores)
   memory_cycles = operations.bytes / chip.memory_bandwidth * chip.clock
-  return round(max(program_cycles * programs_in_turn, memory_cycles))
+  return round(max(program_cycles * programs_per_core, memory_cycles))
 
 
 def cycles_by_kernel(
@@ -433,7 +438,7 @@ def estimate_step(
     operations: the operations of the Pallas kernels of the program.
     topology: the slice, for example "v5e:4x4".
     num_devices: the number of devices of the slice.
-    model_flops: FLOPs of a step on a device, as the model counts them.
+    model_flops: FLOPs of a step on a device, as `Objective.flops` counts them.
 
   Returns:
     A dict that can be written as JSON.
@@ -448,10 +453,10 @@ def estimate_step(
     | compute_ms | the time of `total` |
     | collectives_ms | the time of the collectives, modelled |
     | step_ms | `compute_ms` plus `collectives_ms`, which do not overlap |
-    | mfu | `model_flops` in `step_ms`, divided by the chip's peak |
+    | mfu | `model_flops`, as a share of the chip's peak in `step_ms` |
 
   Raises:
-    UserError: the program has no estimate.
+    UserError: the compiler wrote no estimate into the program.
   """
   generation, _, sizes = topology.partition(":")
   chip = CHIPS[generation]

@@ -1,11 +1,11 @@
 """Splits the optimizer's update over the devices that split only the batch.
 
-Without this, all devices of the mesh's axis "data" hold the same parameters and
-the same moments, and compute the same update. With it, each of them holds and
-updates a part. The devices gather the parameters before they compute gradients,
-and each keeps its part of the summed gradients afterwards. This is the method
-of Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in
-Data-Parallel Training".
+Without the split, all devices of the mesh's axis "data" hold the same
+parameters and the same moments, and compute the same update. With the split,
+each of these devices holds and updates a part. The devices gather the
+parameters before they compute gradients, and then each device keeps its part of
+the summed gradients. This is the method of Xu et al. 2020, "Automatic
+Cross-Replica Sharding of Weight Update in Data-Parallel Training".
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.devices import sharding
 
 # A parameter with fewer elements stays whole on each device, because a
-# collective takes longer than its update. Biases and norms are below, and the
-# smallest matrices of BERT-base are above.
+# collective takes longer than the update. Biases and norms have fewer elements,
+# and the smallest matrices of BERT-base have more.
 MIN_ELEMENTS = 2**16
 
 
@@ -39,11 +39,11 @@ def splits_update(mesh: Mesh, setting: str) -> bool:
 
 
 def split_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-  """Returns an array's shape, with the sharding that the update gives it.
+  """Returns an array's shape, with the sharding of the update.
 
-  The axis "data" splits the array's first axis that it divides evenly, besides
-  the axes of the mesh that split the array already. An array without such an
-  axis, or with fewer than `MIN_ELEMENTS` elements, keeps its sharding.
+  The mesh's axis "data" splits the array too, along the first axis of the array
+  whose size allows an even split. An array without such an axis, or with fewer
+  than `MIN_ELEMENTS` elements, keeps its sharding.
 
   Args:
     x: the shape of a parameter or of a moment, sharded as the model needs it.
@@ -68,7 +68,8 @@ class _Parameter:
 
   Attributes:
     stored: the shape, the dtype and the sharding in the train state.
-    gathered: the same for the model. The dtype is that of the products.
+    gathered: the shape, the dtype and the sharding for the model. The dtype is
+      that of the model's products.
     is_layered: True if the first axis counts layers that are gathered one by
       one. Then each gather can run while earlier layers compute.
   """
@@ -89,7 +90,7 @@ class _Parameter:
     return gradient.astype(self.stored.dtype)
 
   def _constrain(self, x: jax.Array, layout: jax.ShapeDtypeStruct) -> jax.Array:
-    """Asks for the sharding of `layout`, of the whole or of each layer."""
+    """Asks for the sharding of `layout`, for all layers or for each layer."""
     if not self.is_layered:
       return jax.lax.with_sharding_constraint(x, layout.sharding)
     layer_spec = PartitionSpec(*layout.sharding.spec[1:])
@@ -112,8 +113,8 @@ class UpdateSharding:
   def gather(self, params: Any) -> Any:
     """Returns the train state's parameters as the model uses them.
 
-    A kernel that a model casts has already the dtype of the model's products,
-    so its gradient has this dtype too.
+    A kernel that a model casts already has the dtype of the model's products,
+    so the kernel's gradient has this dtype too.
     """
     return jax.tree.map(lambda x, p: p.gather(x), params, self.parameters)
 

@@ -1,8 +1,8 @@
 """Tells errors of XLA and of its libraries apart by their status.
 
 These libraries raise only a few classes of errors (RuntimeError, ValueError).
-The name of the status is only in their message, and this file is the only one
-that reads it there.
+The name of the status is only in the error's message, and only this file reads
+the status there.
 """
 
 import contextlib

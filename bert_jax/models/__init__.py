@@ -3,9 +3,9 @@
   from bert_jax.models import bert
   encoder = bert.build("base")
 
-The room imports `kernels/` and `messages.py`; of packages it needs jax, flax,
-jaxtyping and numpy. Start with `encoder.py`, the base class, and `bert.py`, the
-simplest family.
+The room imports the room `kernels/`, the file `messages.py`, and the packages
+jax, flax, jaxtyping and numpy. Start with `encoder.py`, the base class, and
+`bert.py`, the simplest family.
 
 Parts of every Transformer:
   encoder.py: `Encoder`, the base of the families; embeddings; `build_variant`.
@@ -20,7 +20,7 @@ Families (each has an encoder, and its published sizes with their sources):
   albert.py: ALBERT, with narrow tables and one layer that is applied often.
   electra.py: ELECTRA, a generator and a discriminator that share tables.
   distilbert.py: DistilBERT, without segments.
-  tinybert.py: TinyBERT's sizes of BERT, and maps to a teacher's width.
+  tinybert.py: TinyBERT, BERT in two sizes, with maps to a teacher's width.
   gpt.py: GPT-1, in which a token sees only itself and the tokens before it.
   elmo.py: ELMo, which makes words from characters and reads them with LSTMs.
   lstm.py: ELMo's LSTM layers.

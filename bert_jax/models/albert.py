@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
   "xxlarge_v2": _XXLARGE | _NO_DROPOUT,
 }
 # Dropout follows the pooler. Its rate is a field of the published configuration
-# (albert_config: classifier_dropout_prob), apart from the encoder's rate.
+# (albert_config: classifier_dropout_prob), separate from the encoder's rate.
 POOLING = heads.Pooling(activation="tanh")
 PRETRAINED_POOLER = True
 
@@ -37,13 +37,14 @@ PRETRAINED_POOLER = True
 class Albert(Encoder):
   """The encoder: narrow embeddings, a map to `hidden`, and a stack of layers.
 
-  Attributes (besides those of `Encoder`):
+  Attributes (in addition to those of `Encoder`):
     embedding_size: the width of the tables (E in the paper). LayerNorm and
       dropout act on this width; then a linear map with a bias leads to `hidden`
       (H).
-    num_layers: how often layers are applied in all. The tree of parameters does
-      not depend on this number. So a model of one group may run with more or
-      fewer layers than it was trained with, as a Universal Transformer does.
+    num_layers: the number of times that a layer is applied. The tree of
+      parameters does not depend on this number. So a model of one group may run
+      with more or fewer layers than in training, as a Universal Transformer
+      does.
     groups: the number of sets of parameters; with 1, all layers share one set.
     num_segments: the number of rows of the segment table (2 in the released
       models).
@@ -84,8 +85,8 @@ def build(variant: str, **overrides: Any) -> Albert:
 
 
 def flops(encoder: Albert, rows: int, length: int, predictions: int) -> float:
-  """Counts the operations of a forward pass; arguments as in `heads.flops`."""
-  projection = 2.0 * rows * length * encoder.embedding_size * encoder.hidden
-  return projection + heads.flops(
+  """Counts the operations of a forward pass; see `heads.flops`."""
+  map_flops = 2.0 * rows * length * encoder.embedding_size * encoder.hidden
+  return map_flops + heads.flops(
     encoder, rows, length, predictions, encoder.embedding_size
   )

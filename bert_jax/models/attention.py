@@ -30,7 +30,7 @@ def attention_mask(
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
-  """Returns True where a query may see a key: it is not after the query."""
+  """Returns True where a key is not after the query, which may see it."""
   return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
@@ -58,10 +58,11 @@ def attention(
     dropout_rate: the dropout rate on the probabilities, in [0, 1).
     dropout_key: a jax PRNG key; required if the rate is above 0.
     implementation: "auto", or one of `fused.IMPLEMENTATIONS["attention"]`. The
-      bits of dropout do not depend on it, but "cudnn" has no dropout.
+      bits of dropout are the same in all of them, but "cudnn" has no dropout.
 
   Returns:
-    The mixed values in the dtype of `qkv`, and the float32 probabilities before
+    The mixed values (for each query the mean of the values, weighted by the
+    probabilities) in the dtype of `qkv`, and the float32 probabilities before
     dropout. Only "xla" returns probabilities; the other implementations
     return None. The compiler removes probabilities that nothing reads.
 
@@ -137,9 +138,9 @@ def attention_for_tpus(
     dropout_rate: see above.
     dropout_key: see above.
   """
-  shape = rows, length, heads, head_dim = qkv[0].shape
+  shape = num_rows, length, heads, head_dim = qkv[0].shape
   out = tpu_attention.attention(
-    *(x.reshape(rows, length, heads * head_dim) for x in qkv),
+    *(x.reshape(num_rows, length, heads * head_dim) for x in qkv),
     jnp.stack([x.reshape(-1) for x in bias]),
     sequence_ids,
     _seed(dropout_rate, dropout_key),
@@ -176,9 +177,9 @@ class Attention(nn.Module):
 
   As published, each projection is a separate variable, since an optimizer with
   a trust ratio for each variable (LAMB) must see them separately. One matrix
-  product computes queries, keys and values together, but with the kernel for
-  TPUs there are three. There the output of one product, and its gradient, would
-  have to be reordered; docs/tpu.md has the cost.
+  product computes queries, keys and values together. Only for the TPU kernel
+  there are three products: the output of one product, and its gradient, would
+  have to be reordered (docs/tpu.md has the cost).
 
   Attributes:
     heads: the number of heads.
@@ -228,7 +229,7 @@ class Attention(nn.Module):
       "attention", self.implementation, self.dtype
     )
     if implementation == "tpu":
-      mixed = attention_for_tpus(
+      mixed_values = attention_for_tpus(
         tuple(self._project(x, kernel) for kernel in kernels),
         biases,
         sequence_ids,
@@ -243,7 +244,7 @@ class Attention(nn.Module):
         layers.product(x, kernel, 1, self.dtype, self.products),
         ("batch", "length", "heads", None, "head_dim"),
       )
-      mixed, probabilities = attention(
+      mixed_values, probabilities = attention(
         qkv,
         jnp.stack(biases, 1),
         sequence_ids,
@@ -259,7 +260,7 @@ class Attention(nn.Module):
       self.kernel_init,
       self.products,
       name="output",
-    ).product_and_bias(mixed)
+    ).product_and_bias(mixed_values)
     return y, bias, probabilities
 
   def _project(

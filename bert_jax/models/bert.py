@@ -27,7 +27,7 @@ PRETRAINED_POOLER = True
 class Bert(Encoder):
   """The encoder: embeddings and a stack of layers.
 
-  Attributes (besides those of `Encoder`):
+  Attributes (in addition to those of `Encoder`):
     num_segments: the number of rows of the segment table (2 in the released
       models).
   """

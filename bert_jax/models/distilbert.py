@@ -10,8 +10,9 @@ from bert_jax.models.encoder import Encoder, build_variant
 VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=6, heads=12, mlp=3072),
 }
-# A dense layer with relu on [CLS], which is not pre-trained (transformers
-# modeling_distilbert.py; its configuration has seq_classif_dropout 0.2).
+# The pooling is a dense layer with relu on [CLS], which is not pre-trained
+# (transformers modeling_distilbert.py). The dropout is seq_classif_dropout of
+# the published configuration.
 POOLING = heads.Pooling(activation="relu", dropout=0.2)
 PRETRAINED_POOLER = False
 

@@ -19,8 +19,7 @@ from bert_jax.models.encoder import (
 # get_bert_config. The generator is 1/4 (small, large) or 1/3 (base) as wide as
 # the discriminator (configure_pretraining.py, README). The generator's heads
 # are 64 wide, its MLP is 4 times as wide as its hidden states, and it has as
-# many layers as the discriminator. Both towers read tables of width
-# `embedding_size`.
+# many layers as the discriminator. Both read tables of width `embedding_size`.
 VARIANTS: dict[str, dict[str, int]] = {
   "small": dict(
     embedding_size=128,
@@ -52,7 +51,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 POOLING = heads.Pooling(activation=None)
 PRETRAINED_POOLER = False
 OBJECTIVE = "electra"
-# Ported models add a dense layer with gelu (transformers modeling_electra.py,
+# Classifiers of transformers add a dense layer with gelu (modeling_electra.py,
 # ElectraClassificationHead).
 DENSE_POOLING = heads.Pooling(activation="gelu", input_dropout=True)
 
@@ -109,8 +108,9 @@ class Tower(nn.Module):
 class Electra(Encoder):
   """The embeddings and one tower: the encoder that is fine-tuned.
 
-  Attributes (besides those of `Encoder`):
-    embedding_size: the width of the tables, which both towers read.
+  Attributes (in addition to those of `Encoder`):
+    embedding_size: the width of the tables, which generator and discriminator
+      share.
     generator_hidden: the width of the generator in pre-training; see
       `generator_encoder`.
     num_segments: the number of rows of the segment table.
@@ -163,9 +163,9 @@ def make_tower(encoder: Electra) -> Tower:
 class TokenDiscriminator(nn.Module):
   """Gives each token a logit, which is above 0 if the token seems replaced.
 
-  The head is dense, activation and a linear map to one number (google-research/
-  electra run_pretraining.py, _get_discriminator_output). The head reads all
-  positions, including [CLS] and [SEP].
+  The head is a dense layer, an activation and a linear map to one number
+  (google-research/electra run_pretraining.py, _get_discriminator_output). The
+  head reads all positions, including [CLS] and [SEP].
   """
 
   activation: str
@@ -191,8 +191,8 @@ class ForPreTraining(nn.Module):
   """Joins generator and discriminator, with heads and shared embeddings.
 
   Attributes:
-    encoder: an encoder with the discriminator's fields. It only gives the sizes
-      and settings; the tree has no parameters of `encoder`.
+    encoder: an encoder with the discriminator's fields. Only its sizes and
+      settings are read; it has no parameters in the tree of this module.
   """
 
   encoder: Electra
@@ -235,7 +235,8 @@ class ForPreTraining(nn.Module):
     """Returns the discriminator's float32 logits at all positions.
 
     Args:
-      batch: as for `generate`, but `input_ids` hold the generator's samples.
+      batch: as for `generate`, but `input_ids` hold the generator's samples at
+        the masked positions.
       train: True applies dropout, which needs a "dropout" rng.
     """
     hidden, _ = self.discriminator(*self._embed(batch, train), train)
@@ -285,7 +286,7 @@ def build(variant: str, **overrides: Any) -> Electra:
 
 
 def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
-  """Counts the operations of a forward pass of both towers and their heads.
+  """Counts the operations of a forward pass of both towers and both heads.
 
   The arguments are those of `heads.flops`.
   """

@@ -96,7 +96,7 @@ class CharCnn(nn.Module):
 
   Attributes:
     num_chars: the number of rows of the character table. Id 0 means that there
-      is no character; its vector is always 0.
+      is no character; the vector of id 0 is always 0.
     char_dim: the width of the character table.
     filters: (width in characters, number of filters) of each convolution.
     highways: the number of highway layers after the convolutions.
@@ -118,7 +118,7 @@ class CharCnn(nn.Module):
     """Returns a vector for each word, also for padding.
 
     Args:
-      char_ids: the characters of each word.
+      char_ids: the character ids of each word.
 
     Raises:
       ValueError: the words have fewer characters than the widest filter.
@@ -139,8 +139,8 @@ class CharCnn(nn.Module):
     )
     x = jnp.where((char_ids != 0)[..., None], table(char_ids), 0.0)
     # Write out all sizes instead of -1, since a batch may have no words.
-    batch, length = char_ids.shape[:2]
-    x = x.reshape(batch * length, *x.shape[2:]).astype(self.dtype)
+    num_rows, length = char_ids.shape[:2]
+    x = x.reshape(num_rows * length, *x.shape[2:]).astype(self.dtype)
     outputs = []
     for i, (width, num_filters) in enumerate(self.filters):
       convolution = nn.Conv(
@@ -166,13 +166,13 @@ class CharCnn(nn.Module):
       nn.initializers.normal(x.shape[-1] ** -0.5),
       name="project",
     )(x)
-    return x.reshape(batch, length, self.features)
+    return x.reshape(num_rows, length, self.features)
 
 
 class Elmo(nn.Module):
-  """Makes words from characters, and encodes them in two directions.
+  """Makes words' vectors from characters, and encodes them in two directions.
 
-  Neither direction reads the states of the other one. The module keeps no
+  No direction reads the states of the other direction. The module keeps no
   state between calls.
 
   Attributes:
@@ -191,8 +191,8 @@ class Elmo(nn.Module):
     unroll: see `lstm.Lstm`.
     remat: True computes the words' vectors again in the backward pass.
     vocab_size: the number of words in the softmax of `ForPreTraining`.
-    vocab_multiple: rows of zeros make the number of the softmax's rows a
-      multiple of this; see `encoder.Embeddings`.
+    vocab_multiple: the softmax gets rows of zeros up to a multiple of this
+      number; see `encoder.Embeddings`.
   """
 
   num_chars: int = NUM_CHARS
@@ -241,16 +241,17 @@ class Elmo(nn.Module):
     """Encodes a batch of words.
 
     Args:
-      char_ids: the characters of each word, 0 after its end.
-      sequence_ids: 0 at padding and 1 at words; in a packed row 1, 2, ... are
-        the numbers of its sentences, which do not see each other. If None,
-        each position that has a character is a word.
+      char_ids: the character ids of each word, 0 after the word's end.
+      sequence_ids: 0 at padding and 1 at words. In a packed row 1, 2, ... are
+        the numbers of the row's sentences, which do not see each other. If
+        None, each position that has a character is a word.
       train: True applies dropout, which needs a "dropout" rng.
 
     Returns:
       n is num_layers + 1: first the words' vectors, then the output of each
-      layer. d is 2 `hidden`: first the forward, then the backward direction.
-      Words' vectors have no direction, so both halves are equal. Padding is 0.
+      layer. d is 2 * hidden: first the forward, then the backward direction.
+      Words' vectors have no direction, so both halves of d are equal there.
+      Padding is 0.
     """
     return self.encode_with_states(char_ids, sequence_ids, None, train=train)[0]
 
@@ -277,8 +278,8 @@ class Elmo(nn.Module):
     outputs, last_states = self.encode_directions(
       (char_ids,), sequence_ids, states, train=train
     )
-    rows_first = [output.swapaxes(0, 1) for output in outputs]
-    return jnp.concatenate(rows_first, -1), last_states
+    outputs_by_row = [output.swapaxes(0, 1) for output in outputs]
+    return jnp.concatenate(outputs_by_row, -1), last_states
 
   def encode_directions(
     self,
@@ -307,11 +308,11 @@ class Elmo(nn.Module):
     vectors = [jnp.where(is_word, self.words(ids), 0) for ids in char_ids]
     # The first axis of the arrays below is the direction. Words are in the
     # order of reading, which is reversed in the backward direction.
-    both_ids = sequence_ids, sequence_ids[:, ::-1]
+    ids_by_direction = sequence_ids, sequence_ids[:, ::-1]
     outputs = [jnp.stack([vectors[0], vectors[-1][:, ::-1]])]
-    ids_as_read = jnp.stack(both_ids)
+    ids_as_read = jnp.stack(ids_by_direction)
     layer_states = []
-    loop = lstm.LoopSettings(
+    loop_settings = lstm.LoopSettings(
       clip=self.clip, dtype=self.dtype, unroll=self.unroll
     )
     layer_pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
@@ -328,18 +329,18 @@ class Elmo(nn.Module):
         )
       weights = [layer.weights(self.hidden) for layer in layer_pair]
       y, last_states = lstm.run_directions(
-        weights, x, ids_as_read, first_states, loop
+        weights, x, ids_as_read, first_states, loop_settings
       )
       if self.residual and i:
         y = jnp.where((ids_as_read != 0)[..., None], x + y, 0)
       outputs.append(y)
       layer_states.append(last_states)
-    stacked = jnp.stack(outputs)
+    layer_outputs = jnp.stack(outputs)
     forward_states, backward_states = (
       tuple((cells[i], output[i]) for cells, output in layer_states)
       for i in (0, 1)
     )
-    directions = stacked[:, 0], stacked[:, 1, :, ::-1]
+    directions = layer_outputs[:, 0], layer_outputs[:, 1, :, ::-1]
     return directions, (forward_states, backward_states)
 
 
@@ -373,8 +374,8 @@ class ForPreTraining(nn.Module):
     Dropout also applies before the softmax, as published.
 
     Args:
-      batch: has `char_ids` and `sequence_ids`; and `back_char_ids` if the
-        backward direction reads other words.
+      batch: has `char_ids`; optionally `sequence_ids`; and `back_char_ids` if
+        the backward direction reads other words than the forward direction.
       states: see `Elmo.encode_with_states`.
       train: True applies dropout, which needs a "dropout" rng.
     """
@@ -388,16 +389,13 @@ class ForPreTraining(nn.Module):
     return tuple(self.drop(x[-1], train) for x in directions), states
 
   def softmax_table(self) -> tuple[Float[Array, "v d"], Float[Array, "v"]]:
-    """Returns all rows of the softmax and all biases.
-
-    They include the rows that `vocab_multiple` adds.
-    """
+    """Returns the table and the bias, with the rows of `vocab_multiple`."""
     return self.softmax.embedding, self.bias
 
   def softmax_rows(
     self, ids: Int[Array, "n"]
   ) -> tuple[Float[Array, "n d"], Float[Array, "n"]]:
-    """Returns the rows and biases of words; rows of NaN for wrong ids."""
+    """Returns the rows and biases of words; the row of an invalid id is NaN."""
     return self.softmax(ids), jnp.take(self.bias, ids)
 
   def __call__(
@@ -405,7 +403,7 @@ class ForPreTraining(nn.Module):
   ) -> dict[str, Array]:
     """Returns {"next_logits", "previous_logits"}, float32 [b l v].
 
-    They predict the word after each word and the word before it.
+    At each word they predict the next word and the previous word.
 
     Args:
       batch: see `encode`.
@@ -424,8 +422,9 @@ class ScalarMix(nn.Module):
   """Sums layers with learnt weights (paper, equation 1; bilm/elmo.py).
 
   Attributes:
-    normalises_layers: True normalises each layer by its mean and variance over
-      the real words of the batch, as the published option does (epsilon 1e-12).
+    normalises_layers: True normalises each layer by the layer's mean and
+      variance over the real words of the batch, as the published option does
+      (epsilon 1e-12).
   """
 
   normalises_layers: bool = False
@@ -463,7 +462,7 @@ class ScalarMix(nn.Module):
 def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
   """Returns the shapes of the parameters that `ForPreTraining` adds.
 
-  They are the shapes in files, without the rows that `vocab_multiple` adds.
+  Files have these shapes: they do not hold the rows that `vocab_multiple` adds.
   """
   table = encoder.vocab_size, encoder.hidden
   return {
@@ -517,18 +516,24 @@ def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
     encoder: the encoder, which has the sizes.
     rows: the number of rows.
     length: the number of words in a row.
-    predictions: the number of logits for a word in one direction.
+    predictions: the number of logits for each word and direction.
   """
-  filters = sum(num_filters for _, num_filters in encoder.filters)
-  word_flops = 2.0 * filters * (2 * encoder.highways * filters + encoder.hidden)
+  highway_width = sum(num_filters for _, num_filters in encoder.filters)
+  word_flops = (
+    2.0
+    * highway_width
+    * (2 * encoder.highways * highway_width + encoder.hidden)
+  )
   for width, num_filters in encoder.filters:
     word_flops += (
       2.0 * (MAX_CHARS - width + 1) * width * encoder.char_dim * num_filters
     )
-  weights = (
+  num_layer_weights = (
     2 * encoder.hidden * 4 * encoder.cell + encoder.cell * encoder.hidden
   )
   word_flops += (
-    2 * 2.0 * (encoder.num_layers * weights + predictions * encoder.hidden)
+    2
+    * 2.0
+    * (encoder.num_layers * num_layer_weights + predictions * encoder.hidden)
   )
   return rows * length * word_flops

@@ -80,9 +80,9 @@ class Embeddings(nn.Module):
   ) -> Float[Array, "b l e"]:
     """Embeds the tokens of a batch.
 
-    A packed row may be longer than the position table, since each of its
-    sequences counts positions from 0. Training refuses a longer row, because it
-    does not ensure that each sequence is short enough.
+    With `position_ids`, a packed row may be longer than the position table,
+    since each sequence counts positions from 0. Training refuses such a row,
+    because nothing ensures that each sequence is short enough.
 
     Args:
       input_ids: token ids.
@@ -91,7 +91,8 @@ class Embeddings(nn.Module):
       train: True applies dropout, which needs a "dropout" rng.
 
     Raises:
-      ValueError: the rows are longer than the position table.
+      ValueError: the rows are longer than the position table, and `train` is
+        True or `position_ids` is None.
     """
     length = input_ids.shape[1]
     is_bounded = position_ids is None or train or self.is_initializing()
@@ -117,8 +118,9 @@ class Embeddings(nn.Module):
 class Encoder(nn.Module):
   """Embeddings and a stack of layers, without a head.
 
-  A family adds fields and changes defaults. It overrides `setup` if its modules
-  differ, and `embed` if the input of its first layer differs.
+  A family adds fields and changes defaults. A family with other modules
+  overrides `setup`, and a family with another input of the first layer
+  overrides `embed`.
 
   Attributes:
     vocab_size: the number of pieces; the word table has a row for each.
@@ -162,9 +164,9 @@ class Encoder(nn.Module):
   remat: bool = False
   vocab_multiple: int = 1
 
-  # The number of rows of the segment table. A family with segments declares it
-  # as a field. Here it is a class attribute, so that a family without segments
-  # has no option for it.
+  # The number of rows of the segment table. A family with segments declares
+  # `num_segments` as a field. Here it is a class attribute, so that it is no
+  # option of a family without segments.
   num_segments = 0
 
   @property
@@ -174,7 +176,7 @@ class Encoder(nn.Module):
 
   @property
   def max_length(self) -> int:
-    """The length of the longest row."""
+    """The length of the longest row that the position table allows."""
     return self.max_positions
 
   @property
@@ -239,7 +241,7 @@ class Encoder(nn.Module):
       position_ids: 0, 1, 2, ... in each sequence. If None, positions count
         along the whole row.
       train: True applies dropout, which needs a "dropout" rng.
-      collect: True also returns the states of all layers.
+      collect: True also returns the states and probabilities of all layers.
 
     Returns:
       The last hidden states in `dtype`, and a dict. The dict is empty unless
@@ -247,7 +249,7 @@ class Encoder(nn.Module):
       and the attention probabilities "attention" [n b h l l], float32.
 
     Raises:
-      ValueError: the rows are longer than `max_length`.
+      ValueError: the rows are too long; see `Embeddings.__call__`.
     """
     embedded = self.embed(input_ids, segment_ids, position_ids, train)
     sequence_ids = default_sequence_ids(input_ids, sequence_ids)
@@ -256,7 +258,7 @@ class Encoder(nn.Module):
 
 
 def field_values(encoder: nn.Module) -> dict[str, Any]:
-  """Returns an encoder's fields, without the fields of every Flax module."""
+  """Returns {field: value}, without the fields that every Flax module has."""
   return {name: getattr(encoder, name) for name in _field_names(encoder)}
 
 
@@ -294,7 +296,8 @@ def build_variant(
     encoder_class: the class of the family's encoder.
     variants: the published sizes: name -> fields of the encoder.
     variant: a key of `variants`.
-    overrides: fields that replace the variant's; `dtype` may be a name.
+    overrides: fields that replace those of the variant. `dtype` may be the name
+      of a dtype.
 
   Raises:
     ValueError: the variant or a field is unknown (the message suggests names),
@@ -323,7 +326,7 @@ def build_variant(
 
 
 def _float_dtype(value: Any) -> jnp.dtype:
-  """Converts a dtype or its name; ValueError unless it is a float dtype."""
+  """Converts a dtype or its name; raises ValueError if it is no float dtype."""
   try:
     dtype = jnp.dtype(value)
   except TypeError:

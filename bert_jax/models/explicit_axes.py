@@ -2,8 +2,9 @@
 
 With explicit axes each array's type says how devices split it. jax refuses an
 operation whose output could be split in several ways, such as the look-up of
-ids in a table. With automatic axes the compiler chooses a way. So a module
-makes the axes automatic during its call, and its outputs are explicit again.
+ids in a table. With automatic axes the compiler chooses how to split it. So a
+module makes the axes automatic during a call, and explicit again in the outputs
+of the call.
 """
 
 import contextlib
@@ -18,14 +19,16 @@ from flax.linen import transforms
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, reshard
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-WHOLE = PartitionSpec()
+# The spec of an array that no axis splits.
+UNSPLIT = PartitionSpec()
 
 
 def accepted(**row_axes: int) -> Callable[[Method], Method]:
   """Decorates a method of a linen module, so that it accepts explicit axes.
 
-  The mesh is that of the first array. Each output is split over the mesh's axes
-  that split the rows of this array. The parameters may be split in any way.
+  The mesh is that of the first array. The rows of each output are split over
+  the same axes of the mesh as the rows of the first array. The parameters may
+  be split in any way.
 
   The arguments of the method are bools and trees of arrays. The first axis of
   each array counts rows.
@@ -59,8 +62,10 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
       if self.is_initializing():
         # The parameters do not depend on the ids. So no array is split here,
         # and no operation is refused. The parameters get explicit types.
-        arguments, named = reshard(arrays, NamedSharding(mesh, WHOLE))
-        output = method(self, *arguments, **named, **bool_options)
+        arguments, keyword_arrays = reshard(
+          arrays, NamedSharding(mesh, UNSPLIT)
+        )
+        output = method(self, *arguments, **keyword_arrays, **bool_options)
       else:
         run = transforms.lift_transform(
           _with_automatic_axes,
@@ -81,19 +86,19 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
 def _with_automatic_axes(
   function: Callable[..., Any], *, mesh: Any, row_axis: Any
 ) -> Callable[..., Any]:
-  """Returns a function of scopes that runs with automatic axes.
+  """Wraps a function for Flax's `lift_transform`, to run with automatic axes.
 
   Args:
-    function: (scopes, arrays) -> output.
+    function: (Flax scopes, arrays) -> output.
     mesh: the mesh, with explicit axes.
     row_axis: the mesh axis, or axes, that split the rows.
   """
-  types = {
+  automatic_types = {
     name: AxisType.Auto
     for name, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True)
     if axis_type == AxisType.Explicit
   }
-  # Without rules for logical axes, split the activations as the batch.
+  # If there are no rules for logical axes, split activations by rows only.
   rules: Any = contextlib.nullcontext()
   if not nn.get_logical_axis_rules():
     rules = nn.logical_axis_rules((("batch", row_axis),))
@@ -105,9 +110,12 @@ def _with_automatic_axes(
     keys: Any,
     arrays: Any,
   ) -> Any:
-    with jax.sharding.use_abstract_mesh(mesh.update_axis_types(types)), rules:
-      # This changes only the types: the compiler need not move any array.
-      variables, keys, arrays = reshard((variables, keys, arrays), WHOLE)
+    with (
+      jax.sharding.use_abstract_mesh(mesh.update_axis_types(automatic_types)),
+      rules,
+    ):
+      # `reshard` changes only the types: the compiler need not move any array.
+      variables, keys, arrays = reshard((variables, keys, arrays), UNSPLIT)
       scopes = scope_function(variables, keys)
       output = function(scopes, arrays)
     return output, repack(scopes)

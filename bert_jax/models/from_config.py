@@ -1,6 +1,6 @@
-"""Makes a module from a converted folder's config, and its parameters' shapes.
+"""Makes a converted folder's module, and the shapes of its parameters.
 
-`weights/model_folder.py` describes the config.
+Both follow from the folder's config, which `weights/model_folder.py` describes.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from bert_jax.models.encoder import encode
 # The largest number of layers. The deepest published encoders have 1,000.
 # Without a limit, a damaged number could fill the memory with layers' names.
 MAX_LAYERS = 10_000
-# Attributes of an encoder that change its results by rounding at most.
+# Attributes of an encoder that change its results at most by rounding.
 COMPUTATION_OPTIONS = (
   *("dtype", "attention", "elementwise", "products"),
   *("unroll", "remat"),
@@ -38,7 +38,7 @@ def model_attributes(encoder: nn.Module) -> dict[str, Any]:
 def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   """Builds the module of a config.
 
-  The tasks are:
+  The tasks of a config are:
 
   * "encoder": no head.
   * "pretraining": the pre-training heads that the model has.
@@ -49,7 +49,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
 
   Args:
     config: the config of a converted folder.
-    **computation: encoder attributes that `COMPUTATION_OPTIONS` names.
+    **computation: attributes of the encoder, from `COMPUTATION_OPTIONS`.
 
   Raises:
     ValueError: the family, the task or an attribute is unknown.
@@ -81,7 +81,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
 
 
 def param_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-  """Returns path -> shape for every parameter of a folder.
+  """Returns {path: shape} for every parameter of a converted folder.
 
   A pooler that the folder has is included even if the module does not read it,
   because a classifier that starts from the folder needs it.
@@ -122,7 +122,7 @@ Batch = dict[str, Array]
 
 
 class HeadlessModel(nn.Module):
-  """Runs an encoder without a head, and its pooler if it has one.
+  """Runs an encoder without a head, and the model's pooler if it has one.
 
   Attributes:
     encoder: an encoder of any family.

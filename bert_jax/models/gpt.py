@@ -1,6 +1,6 @@
 """GPT-1 (Radford et al. 2018): a causal language model.
 
-It is here for comparison: the other families read a text in both directions.
+GPT-1 is here for comparison: all other families read texts in both directions.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ class Gpt(Encoder):
 
 
 class ForPreTraining(nn.Module):
-  """GPT-1 with its language-model head: the word table again, without bias."""
+  """GPT-1 and its language-model head: the tied word table, without a bias."""
 
   encoder: Gpt
 
@@ -97,5 +97,5 @@ def flops(encoder: Gpt, rows: int, length: int, predictions: int) -> float:
     length: the number of tokens in a row.
     predictions: the number of positions in a row that get logits.
   """
-  logits = 2.0 * rows * predictions * encoder.hidden * encoder.vocab_size
-  return stack_flops(encoder, rows, length) + logits
+  logit_flops = 2.0 * rows * predictions * encoder.hidden * encoder.vocab_size
+  return stack_flops(encoder, rows, length) + logit_flops

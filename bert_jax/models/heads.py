@@ -31,8 +31,8 @@ class MaskedLanguageModel(nn.Module):
 
   Attributes:
     vocab_size: the number of pieces. The table's rows beyond this number get
-      the lowest float32 as logits: their probability is 0, they have no
-      gradient and are never the argmax.
+      the lowest float32 as logits. So such a row gets the probability
+      0 and no gradient, and is never the argmax.
     activation: the activation between the dense layer and the LayerNorm.
     norm_epsilon: the epsilon of the LayerNorm.
     dtype: the dtype of the computation.
@@ -77,12 +77,12 @@ class MaskedLanguageModel(nn.Module):
 class SpanBoundary(nn.Module):
   """SpanBERT's head, which predicts a token from both sides of its span.
 
-  The inputs are the hidden states beside the span and a vector for the token's
-  offset in the span. The head applies a dense layer, activation and LayerNorm,
-  all three twice, and then the tied decoder and an output bias (Joshi et al.
-  2020, section 3.2; facebookresearch/SpanBERT
-  pretraining/fairseq/models/pair_bert.py, BertPairTargetPredictionHead). It has
-  the attributes of `MaskedLanguageModel`.
+  The inputs are the hidden states just left and just right of the span, and a
+  vector for the token's offset in the span. The head applies a dense layer,
+  activation and LayerNorm, all three twice, and then the tied decoder and an
+  output bias (Joshi et al. 2020, section 3.2; facebookresearch/SpanBERT
+  pretraining/fairseq/models/pair_bert.py, BertPairTargetPredictionHead). The
+  attributes are those of `MaskedLanguageModel`.
   """
 
   vocab_size: int
@@ -109,9 +109,9 @@ class SpanBoundary(nn.Module):
       spans: the positions just left and just right of each token's span.
       embedding: the word table.
     """
-    rows, num_positions = positions.shape
+    num_rows, num_positions = positions.shape
     side_states = layers.gather_positions(
-      hidden, spans.reshape(rows, 2 * num_positions)
+      hidden, spans.reshape(num_rows, 2 * num_positions)
     )
     offsets = jnp.clip(positions - spans[..., 0] - 1, 0, NUM_SPAN_OFFSETS - 1)
     table = layers.Embedding(
@@ -124,7 +124,7 @@ class SpanBoundary(nn.Module):
     )
     x = jnp.concatenate(
       [
-        side_states.reshape(rows, num_positions, -1),
+        side_states.reshape(num_rows, num_positions, -1),
         table(offsets).astype(side_states.dtype),
       ],
       axis=-1,
@@ -148,7 +148,7 @@ class SpanBoundary(nn.Module):
 def output_bias(
   module: nn.Module, embedding: Float[Array, "v e"]
 ) -> Float[Array, "v"]:
-  """Returns the parameter "bias", which has a number for each row of a table.
+  """Makes the parameter "bias", which has a number for each row of a table.
 
   Args:
     module: the module that owns the parameter.
@@ -239,7 +239,7 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-  """Applies dropout and a linear map to float32 logits."""
+  """Computes float32 logits by dropout and then a linear map."""
 
   num_labels: int
   dropout: float
@@ -279,12 +279,14 @@ def build_word_head(
 
 
 class ForPreTraining(nn.Module):
-  """Joins an encoder, its masked-LM head and, if `pairs`, pooler and pair head.
+  """Joins an encoder and the heads of its pre-training.
+
+  The masked-LM head is always there, the others by option.
 
   Attributes:
     encoder: an encoder of BERT, RoBERTa, ALBERT or DistilBERT.
-    pairs: True adds the head that classifies two segments: BERT's next
-      sentence prediction, ALBERT's sentence order.
+    pairs: True adds a pooler, and the head that classifies a pair of segments:
+      BERT's next sentence prediction, ALBERT's sentence order.
     span_boundary: True adds SpanBERT's boundary head.
   """
 
@@ -315,9 +317,9 @@ class ForPreTraining(nn.Module):
       train: True applies dropout, which needs a "dropout" rng.
 
     Returns:
-      "mlm_logits" [b m v], "pair_logits" [b s 2] and "span_logits" [b m v],
-      each if its head runs. v counts all rows of the word table, including the
-      rows that `vocab_multiple` adds.
+      "mlm_logits" [b m v], "pair_logits" [b s 2] and "span_logits" [b m v]. A
+      head that does not run has no entry. v counts all rows of the word table,
+      including the rows that `vocab_multiple` adds.
     """
     hidden, _ = encode(self.encoder, batch, train=train)
     table = self.encoder.word_embedding
@@ -387,6 +389,12 @@ def head_flops(
 
 
 def span_flops(hidden: int, vocab_size: int, predictions: int) -> float:
-  """Counts the operations of the boundary head; see `head_flops`."""
+  """Counts the floating-point operations of the boundary head's forward pass.
+
+  Args:
+    hidden: the width of the hidden states, and of the word table.
+    vocab_size: the number of pieces.
+    predictions: the number of predicted tokens in all rows together.
+  """
   d, p, v = hidden, SPAN_OFFSET_WIDTH, vocab_size
   return 2.0 * predictions * ((2 * d + p) * d + d * d + d * v)

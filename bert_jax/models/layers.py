@@ -83,12 +83,12 @@ class Dropout(nn.Module):
 class Named(nn.LogicallyPartitioned):
   """Boxes a parameter with the names of its logical axes.
 
-  `nnx.bridge.ToNNX` keeps the names. `nn.LogicallyPartitioned` would also ask
-  for a mesh whose axes have these names.
+  `nnx.bridge.ToNNX` keeps the names. With `nn.LogicallyPartitioned`, it would
+  also ask for a mesh whose axes have these names.
 
   Attributes:
     compute_dtype: the dtype to which the model casts the parameter before each
-      use; None if it does not cast it.
+      use; None if the model uses the parameter without a cast.
   """
 
   compute_dtype: Any = struct.field(default=None, pytree_node=False)
@@ -111,19 +111,19 @@ def with_axes(
 ) -> Initializer:
   """Returns an initializer whose array is boxed; see `Named`.
 
-  The initializer's type says "array", because `nn.Module.param` returns the
-  array without the box.
+  For type checkers, the new initializer returns an array: `nn.Module.param`
+  takes the array out of the box.
   """
 
   @functools.wraps(init)
-  def named(*arguments: Any) -> Named:
+  def init_in_box(*arguments: Any) -> Named:
     return Named(init(*arguments), axes, compute_dtype=compute_dtype)
 
-  return cast(Initializer, named)
+  return cast(Initializer, init_in_box)
 
 
 class Dense(nn.Module):
-  """Maps the trailing axes linearly; its parameters are float32.
+  """Maps the trailing axes of an array linearly, with float32 parameters.
 
   Attributes:
     features: the sizes of the output's trailing axes, one or several.
@@ -200,13 +200,13 @@ def product(
   """
   if products == "fp8":
     return fp8.product(x.astype(dtype), kernel.astype(dtype), num_summed_axes)
-  trailing = tuple(range(x.ndim - num_summed_axes, x.ndim))
-  dimensions = ((trailing, tuple(range(num_summed_axes))), ((), ()))
+  summed_axes = tuple(range(x.ndim - num_summed_axes, x.ndim))
+  dimensions = ((summed_axes, tuple(range(num_summed_axes))), ((), ()))
   return jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), dimensions)
 
 
 class AddNorm(nn.Module):
-  """Computes LayerNorm(x + dropout(y + bias)); it follows attention and MLP.
+  """Computes LayerNorm(x + dropout(y + bias)), after attention or the MLP.
 
   Attributes:
     epsilon: the epsilon of the LayerNorm.
@@ -249,8 +249,8 @@ class AddNorm(nn.Module):
       return fused_norm.add_norm(
         x, y, bias, scale, shift, seed, rate, self.epsilon
       )
-    biased = y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
-    y = dropout(biased, rate, key)
+    y_with_bias = y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
+    y = dropout(y_with_bias, rate, key)
     out = normalise(x + y, scale, shift, self.epsilon).astype(self.dtype)
     return out, out
 
@@ -308,8 +308,8 @@ def layer_norm(
 def with_zero_rows(init: Initializer, rows: int) -> Initializer:
   """Returns an initializer: `init` in the first `rows` rows, and then zeros.
 
-  The first rows are drawn as if the array had no more rows. The added rows only
-  let the devices share the table equally; no id points to them.
+  The first rows are drawn as if the array had only these rows. The rows of
+  zeros let devices share a table equally; no id points to them.
   """
 
   def pad(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
@@ -324,11 +324,11 @@ class Embedding(nn.Module):
   """Holds a float32 table [size, features], and looks up rows by their ids.
 
   A look-up returns float32 rows, which the caller casts. So the gradient of
-  the look-up is a float32 scatter. A bfloat16 scatter took a third of a
-  BERT-base step on an H100.
+  the look-up is a float32 scatter. With a bfloat16 scatter, the scatter took a
+  third of the time of a BERT-base step on an H100.
 
   An id outside of [0, size) gives a row of NaN. A device cannot raise an error,
-  and nobody would notice a wrong row or zeros.
+  and nobody would notice a row of another id, or of zeros.
 
   Attributes:
     size: the number of rows.
@@ -336,8 +336,8 @@ class Embedding(nn.Module):
     kernel_init: the initializer of the table.
     axes: the logical axes of rows and columns.
     one_hot: True for small tables: in training the rows are computed by a
-      one-hot product. Its gradient has no scatter, in which the thousands of
-      tokens of a batch would collide on few rows.
+      one-hot product. The gradient of a look-up would be a scatter, in which
+      the thousands of tokens of a batch collide on few rows.
   """
 
   size: int
@@ -388,8 +388,8 @@ def vocabulary_table(
     features: the number of columns.
     kernel_init: the initializer of the pieces' rows.
   """
-  rows = math.ceil(vocab_size / multiple) * multiple
-  return Embedding(rows, features, with_zero_rows(kernel_init, vocab_size))
+  num_rows = math.ceil(vocab_size / multiple) * multiple
+  return Embedding(num_rows, features, with_zero_rows(kernel_init, vocab_size))
 
 
 def gather_positions(
@@ -397,8 +397,9 @@ def gather_positions(
 ) -> Float[Array, "b m d"]:
   """Returns the vectors of x at `positions`, by a one-hot product.
 
-  The product is exact, since each sum has one term that is not 0. Its gradient
-  is a product too; the gradient of a gather would be a scatter in x's dtype.
+  The product is exact, since each sum has one term that is not 0. The gradient
+  of the product is a product too; that of a gather would be a scatter in x's
+  dtype.
   """
   one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
   return jnp.einsum(

@@ -98,9 +98,9 @@ class Lstm(nn.Module):
   ) -> tuple[Float[Array, "b l p"], State]:
     """Reads the words of each sequence.
 
-    Each sequence begins with a state of zeros, except the first one of a row if
-    `state` is given. Its outputs depend neither on padding nor on the other
-    sequences of its row.
+    Each sequence begins with a state of zeros, except a row's first sequence if
+    `state` is given. The outputs of a sequence depend neither on padding nor on
+    the other sequences of the row.
 
     Args:
       x: the vectors of the words.
@@ -177,9 +177,8 @@ def run_directions(
 def _reset_mask(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
   """Returns True at the words where the state is set to zeros.
 
-  These are the first words, in reading order, of all sequences except the
-  first one of each row. The first sequence begins with the state that the
-  caller passes.
+  These are the first words, in reading order, of all sequences except each
+  row's first sequence, which begins with the state that the caller passes.
   """
   previous_ids, current_ids = sequence_ids[..., :-1], sequence_ids[..., 1:]
   is_after_word = jnp.cumsum(previous_ids != 0, axis=-1) > 0
@@ -193,10 +192,13 @@ def _update_cells(
   gates: Float[Array, "w b g"], cells: Float[Array, "w b c"], clip: float
 ) -> States:
   """Returns the cells after a word, and the output before its projection."""
-  i, j, f, o = jnp.split(gates.astype(jnp.float32), 4, axis=-1)
-  cells = jax.nn.sigmoid(f + 1.0) * cells + jax.nn.sigmoid(i) * jnp.tanh(j)
+  input_gate, candidate, forget_gate, output_gate = jnp.split(
+    gates.astype(jnp.float32), 4, axis=-1
+  )
+  cells = jax.nn.sigmoid(forget_gate + 1.0) * cells
+  cells = cells + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
   cells = jnp.clip(cells, -clip, clip)
-  return cells, jax.nn.sigmoid(o) * jnp.tanh(cells)
+  return cells, jax.nn.sigmoid(output_gate) * jnp.tanh(cells)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -213,8 +215,8 @@ def _run_loop(
 
   The gradient is written by hand, for speed. Automatic differentiation would
   add to an array as large as the parameters in each backward step. Here a
-  backward step only saves two factors. After the loop, one matrix product over
-  all steps gives the gradient of a parameter.
+  backward step only saves the two factors of each gradient. After the loop, one
+  matrix product over all steps gives the gradient of a parameter.
 
   Args:
     loop: the settings of the loop.
@@ -293,7 +295,7 @@ def _backward(
 ) -> tuple[Array, Array, Array, States, np.ndarray, np.ndarray]:
   """Computes the gradients of the arguments of `_run_loop`.
 
-  A local with the prefix `d_` is the gradient of the array with that name.
+  A variable `d_x` is the gradient of the array `x`.
   """
   clip, dtype = loop.clip, loop.dtype
   (
@@ -339,7 +341,7 @@ def _backward(
     d_previous_output = jnp.einsum(
       "wbg,wpg->wbp", d_gates, recurrent_kernel_cast
     ).astype(jnp.float32)
-    # Padding passes the gradients on as they are.
+    # At padding, the gradients go unchanged to the word before.
     d_previous_cells = jnp.where(is_word, d_previous_cells, d_cells)
     d_previous_output = jnp.where(is_word, d_previous_output, d_total_output)
     d_states = (

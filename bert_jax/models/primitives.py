@@ -1,6 +1,6 @@
 """Dropout and the float32 product, as operations with their own derivatives.
 
-jax would derive them at a higher cost: dropout would save a mask of its input's
+Derivatives by jax would cost more: dropout would save a mask of its input's
 size, and the gradients of the product would be products of float32 arrays.
 `jax.custom_vjp` avoids both costs, but it refuses forward-mode derivatives. So
 each operation is a primitive of jax, with a rule for each transformation:
@@ -88,7 +88,7 @@ def _apply_dropout(
     rate: the rate of `dropout`.
     seed_axes: an entry for each `jax.vmap` around the call, the outermost
       first: 0 if each index of this `jax.vmap` has a seed, None if all indices
-      share one.
+      share a seed.
   """
 
   def drop_elements(x: Array, seed: Array) -> Array:
@@ -152,7 +152,7 @@ batching.primitive_batchers[_dropout_primitive] = _batch_dropout
 
 
 def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
-  """Multiplies two arrays of the same dtype; sums in float32 and returns it.
+  """Multiplies two arrays of one dtype; the sums and the result are float32.
 
   The backward pass rounds the gradient to the dtype of the inputs before it
   multiplies, as all other products do. Otherwise the gradient would stay in
@@ -188,17 +188,19 @@ def _shape_of_product(a: Any, b: Any, **options: Any) -> Any:
 def _transpose_product(
   gradient: Any, a: Any, b: Any, *, spec: str, precision: str | None
 ) -> tuple[Any, Any]:
-  is_first = ad.is_undefined_primal(a)
-  linear_operand = a if is_first else b
+  is_linear_in_a = ad.is_undefined_primal(a)
+  linear_operand = a if is_linear_in_a else b
   if type(gradient) is ad.Zero:
-    transposed = ad.Zero(linear_operand.aval)
+    operand_gradient = ad.Zero(linear_operand.aval)
   else:
     einsum = functools.partial(jnp.einsum, spec, precision=precision)
-    (transposed,) = jax.linear_transpose(
-      (lambda a: einsum(a, b)) if is_first else (lambda b: einsum(a, b)),
+    (operand_gradient,) = jax.linear_transpose(
+      (lambda a: einsum(a, b)) if is_linear_in_a else (lambda b: einsum(a, b)),
       linear_operand.aval,
     )(gradient.astype(linear_operand.aval.dtype))
-  return (transposed, None) if is_first else (None, transposed)
+  if is_linear_in_a:
+    return operand_gradient, None
+  return None, operand_gradient
 
 
 def _batch_product(
@@ -210,12 +212,12 @@ def _batch_product(
 ) -> tuple[Array, int]:
   new_letter = next(x for x in string.ascii_letters if x not in spec)
   inputs, output = spec.split("->")
-  operands, letters = [], []
-  for array, axis, names in zip(arrays, axes, inputs.split(","), strict=True):
+  operands, input_letters = [], []
+  for array, axis, letters in zip(arrays, axes, inputs.split(","), strict=True):
     is_mapped = axis is not None
     operands.append(jnp.moveaxis(array, axis, 0) if is_mapped else array)
-    letters.append(new_letter + names if is_mapped else names)
-  spec = f"{','.join(letters)}->{new_letter}{output}"
+    input_letters.append(new_letter + letters if is_mapped else letters)
+  spec = f"{','.join(input_letters)}->{new_letter}{output}"
   return _product_primitive.bind(*operands, spec=spec, precision=precision), 0
 
 

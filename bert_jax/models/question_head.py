@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import layers
 
-# The number of starts to try, and of ends for each start (google-research/
-# electra configure_finetuning.py, beam_size).
+# The number of starts to try, and of ends to try for each start
+# (google-research/electra configure_finetuning.py, beam_size).
 BEAM_SIZE = 20
 # The width of the two hidden layers (finetune/qa/qa_tasks.py,
 # get_prediction_module).
@@ -47,13 +47,13 @@ class JointAnswerHead(nn.Module):
     start      a position's hidden state                   linear
     end        hidden states at the start and a position   dense, gelu, linear
     no answer  hidden state at the first position, and     dense, gelu, linear
-               the mean of all, weighted by the starts'
-               probabilities
+               the mean of all hidden states, weighted by
+               the starts' probabilities
 
   Kernels are drawn from TensorFlow's default distribution (Glorot uniform).
 
   Attributes:
-    beam: the number of starts to try, and of ends for each start.
+    beam: the number of starts to try, and of ends to try for each start.
     dtype: the dtype of the hidden layers' products.
   """
 
@@ -103,12 +103,12 @@ class JointAnswerHead(nn.Module):
       mask: True where an answer may begin and end.
 
     Returns:
-      Float32 with s = 1 + k * k, where k is the smaller one of the beam and l.
+      Float32 with s = 1 + k * k, where k is the smaller of `beam` and l.
       The first entry of each row is (0, 0, logit of no answer, 0). Each later
       entry is a span: its start, its end, the log probability of the start, and
-      the log probability of the end given the start. Likelier starts come
-      first, and so do likelier ends of a start. Float32 holds the positions
-      exactly.
+      the log probability of the end given the start. The starts are sorted from
+      the likeliest on, and so are the ends of a start. Float32 holds the
+      positions exactly.
     """
     num_rows, length = hidden.shape[:2]
     k = min(self.beam, length)
@@ -151,8 +151,8 @@ class JointAnswerHead(nn.Module):
       y = y + last_bias[None, None]
       return _penalise_masked(y[..., 0], mask)
 
-    # Compute one start at a time. The hidden layer of all starts, [b, k, l,
-    # 512], would be twenty times as large as a layer of the encoder.
+    # Compute one start at a time: the hidden layer of all starts together,
+    # [b, k, l, 512], would be k times as large as that of one start.
     logits = jax.lax.map(end_logits, start_states.swapaxes(0, 1))
     return logits.swapaxes(0, 1)
 

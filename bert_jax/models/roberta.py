@@ -37,10 +37,10 @@ def make_position_ids(
 class Roberta(Encoder):
   """The encoder: embeddings and a stack of layers.
 
-  Attributes (besides those of `Encoder`):
+  Attributes (in addition to those of `Encoder`):
     num_segments: the number of rows of the segment table. The published models
-      have one segment, so the segment id 1 gives NaN. Do not pass the segment
-      ids that the recipe of BERT's pairs makes.
+      have one segment, so segment id 1 gives NaN. Do not pass the segment ids
+      of BERT's pairs.
     padding_id: the id of padding in the vocabulary. The position of the first
       token is this number plus 1.
   """
@@ -64,7 +64,7 @@ class Roberta(Encoder):
     train: bool,
   ) -> Float[Array, "b l d"]:
     """See `Encoder.embed`; `make_position_ids` makes missing positions."""
-    # Packed rows may be longer than this, as in `Embeddings.__call__`.
+    # Packed rows may be longer than `max_length`; see `Embeddings.__call__`.
     is_bounded = position_ids is None or train or self.is_initializing()
     if is_bounded and input_ids.shape[1] > self.max_length:
       raise ValueError(

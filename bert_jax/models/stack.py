@@ -1,4 +1,4 @@
-"""The stack of Transformer layers, with their loop and rematerialisation."""
+"""The stack of Transformer layers, applied in one loop."""
 
 import functools
 from typing import Any
@@ -39,7 +39,7 @@ class TransformerLayer(nn.Module):
   ) -> tuple[Float[Array, "b l d"], dict[str, Array | None]]:
     """Returns the output, and the dict of `Encoder.__call__` for this layer."""
     width = x.shape[-1]
-    mixed, bias, probabilities = Attention(
+    attention_output, bias, probabilities = Attention(
       heads=self.heads,
       head_dim=width // self.heads,
       dropout=self.attention_dropout,
@@ -59,7 +59,9 @@ class TransformerLayer(nn.Module):
     )
     x, residual = (
       nn.with_logical_constraint(copy, layers.ACTIVATION_AXES)
-      for copy in add_norm(name="attention_norm")(x, mixed, bias, train)
+      for copy in add_norm(name="attention_norm")(
+        x, attention_output, bias, train
+      )
     )
     dense_options = self.dtype, self.kernel_init, self.products
     y, bias = layers.Dense(
@@ -78,9 +80,9 @@ class TransformerLayer(nn.Module):
 def _unroll_of_scan(unroll: int, length: int) -> int:
   """Returns the `unroll` of lax.scan; 0 makes no loop.
 
-  It is 0 if the loop would have one iteration. Even a loop of one iteration
-  would copy everything that its layers save for the backward pass, in order to
-  stack it.
+  It is 0 if the loop would have one iteration. Even such a loop would copy
+  everything that the layers save for the backward pass, in order to stack the
+  iterations.
   """
   unroll = max(unroll, 1)
   return unroll if unroll < length else 0
@@ -96,8 +98,8 @@ class Stack(nn.Module):
       unrolls the whole loop, which makes steps faster and compiling slower. 0
       unrolls the whole loop on GPUs and TPUs, and nothing on a CPU. The tree of
       parameters and the dropout bits do not depend on `unroll`.
-    remat: True saves only the products with weights for the backward pass, and
-      computes everything else in a layer again.
+    remat: True saves only the products with weights for the backward pass,
+      which computes everything else in a layer again.
     groups: 0 if no layers share parameters. Otherwise the number of sets of
       parameters (ALBERT). Each set is applied `num_layers` / `groups`
       times in succession, each time with new dropout bits, and the leading
@@ -156,7 +158,7 @@ class Stack(nn.Module):
         # the operations.
         policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         # Outside of a loop, the compiler would find the repeated operations
-        # equal to the first ones, and would save their outputs after all.
+        # equal to those of the forward pass, and would save their outputs.
         prevent_cse=unroll >= num_layers,
       )
     repeats = num_layers // num_sets

@@ -63,7 +63,7 @@ def head_options(
     pooling: the family's `POOLING`.
     num_labels: the number of classes or tags; other kinds do not read it.
     dropout: the dropout rate before the classifier. None means the published
-      rate: the rate of the pooling, 0.1 for tags, 0 for spans.
+      rate: 0.1 for tags, 0 for spans, else the rate of `pooling`.
     span_head: one of `SPAN_HEADS`; only spans read it.
   """
   dropout_option = {} if dropout is None else {"dropout": dropout}
@@ -96,8 +96,8 @@ class SequenceClassifier(nn.Module):
   The rows of multiple choice are [b, c, l], and each of the c choices gets a
   score; the loss applies the softmax over the choices.
 
-  The dense layer of the pooling is called "pooler" in the tree. In BERT and
-  ALBERT it is the pre-trained pooler; in the other families it is new.
+  The dense layer of the pooling is called "pooler" in the tree of parameters.
+  It is the pre-trained pooler in families with `PRETRAINED_POOLER`, else new.
 
   Attributes:
     encoder: an encoder of any family.
@@ -209,7 +209,7 @@ class SpanClassifier(TokenClassifier):
   """BERT's head for questions: logits of an answer's start and of its end.
 
   This is the head for SQuAD 1.1 and 2.0 (google-research/bert run_squad.py,
-  create_model). It has no dropout before the linear map. The span at [CLS]
+  create_model). The head has no dropout before the linear map. A span at [CLS]
   means that there is no answer.
   """
 
@@ -258,11 +258,11 @@ class JointSpanClassifier(nn.Module):
   def logits_given_starts(
     self, batch: Batch, starts: Int[Array, "b"], *, train: bool = False
   ) -> question_head.AnswerLogits:
-    """Returns the logits, given the true starts.
+    """Returns the logits when the right starts are known.
 
     Args:
       batch: see `__call__`.
-      starts: the positions of the true starts.
+      starts: the positions of the right starts.
       train: see `__call__`.
     """
     return self.answers.logits_given_starts(*self._inputs(batch, train), starts)
@@ -270,6 +270,7 @@ class JointSpanClassifier(nn.Module):
   def _inputs(
     self, batch: Batch, train: bool
   ) -> tuple[Float[Array, "b l d"], Bool[Array, "b l"]]:
+    """Returns hidden states, and True where an answer may begin and end."""
     if "segment_ids" not in batch:
       raise ValueError(
         "the head that finds the end of an answer by its start needs"

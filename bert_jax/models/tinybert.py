@@ -1,4 +1,4 @@
-"""TinyBERT (Jiao et al. 2020): BERT's encoder in two other sizes."""
+"""TinyBERT (Jiao et al. 2020): two small sizes of BERT, which learn from it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 # The values of `ForDistillation.maps`.
 MAPS = ("shared", "two")
-# The heads, the objective and the count of operations are BERT's.
+# The pooling, the heads, the objective and the count of operations are BERT's.
 POOLING, PRETRAINED_POOLER = bert.POOLING, bert.PRETRAINED_POOLER
 ForPreTraining, OBJECTIVE = bert.ForPreTraining, bert.OBJECTIVE
 flops = bert.flops
@@ -39,8 +39,8 @@ class ForDistillation(nn.Module):
     width: the width of the teacher's hidden states.
     maps: "shared" for one map of both embeddings and hidden states (huawei-
       noah/Pretrained-Language-Model TinyBERT transformer/modeling.py,
-      fit_dense); "two" for a map of the embeddings and one of the hidden states
-      (paper, equations 8 and 9).
+      fit_dense); "two" for a map of the embeddings and a map of the hidden
+      states (paper, equations 8 and 9).
   """
 
   encoder: Encoder
