@@ -8,9 +8,10 @@ if TYPE_CHECKING:
   from bert_jax.use.finetune import finetune
   from bert_jax.use.model import Model, load
   from bert_jax.use.pretrain import pretrain
+  from bert_jax.use.report import report
 
 __version__ = "0.1.0"
-__all__ = ["Model", "__version__", "finetune", "load", "pretrain"]
+__all__ = ["Model", "__version__", "finetune", "load", "pretrain", "report"]
 
 messages.refuse_module_as_command()
 
@@ -22,6 +23,7 @@ __getattr__, __dir__ = messages.lazy_names(
     "finetune": "bert_jax.use.finetune",
     "load": "bert_jax.use.model",
     "pretrain": "bert_jax.use.pretrain",
+    "report": "bert_jax.use.report",
   },
   # Names that users of other libraries may try -> the name in this package.
   dict.fromkeys(

@@ -84,7 +84,7 @@ ROOMS = {
   "use": Room(
     "root devices text models weights corpus tasks training",
     "jax flax jaxtyping ml_collections numpy optax etils tokenizers",
-    "h5py tqdm",
+    "h5py matplotlib tqdm",
   ),
   "cli": Room(
     "root devices text models weights corpus examples tasks training use",

@@ -31,6 +31,7 @@ VERBS = {
   "compile": "ask the TPU's compiler whether a run fits, without a TPU",
   "train": "pre-train, fine-tune or distil a model",
   "sweep": "run seeds and grids of a config, and compare them",
+  "report": "lay runs side by side: a page with tables and curves",
   "fill-mask": "fill the masks of a text",
   "predict": "predict with any model that has a head",
   "evaluate": "evaluate a model on a split of a task",

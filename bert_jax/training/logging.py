@@ -328,6 +328,7 @@ class Logger:
     # turns into 0.0.
     row["padding"] = max(row["padding"], 0.0) + 0.0
     line = f"step {step}/{self._total_steps} loss {means['loss']:.4f}"
+    row["flops_per_step"] = flops
     if steps:
       rate = steps / seconds
       row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}

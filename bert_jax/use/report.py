@@ -1,0 +1,635 @@
+"""Lays runs side by side: a table, curves, and the settings that differ.
+
+`bert_jax.report` reads the files that every run writes into its folder,
+`metrics.jsonl` and `config.json`. So the runs may come from other machines,
+and may still be running.
+"""
+
+import base64
+import csv
+import dataclasses
+import glob
+import html
+import io
+import math
+import os
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_jax import files
+from bert_jax.messages import UserError, note
+from bert_jax.training import logging
+from bert_jax.use import arguments
+from bert_jax.use.results import Results
+from bert_jax.weights.run_config import flatten
+
+# What the horizontal axis of a curve can count -> the axis's label.
+AXES = {
+  "step": "steps",
+  "tokens": "million tokens without padding",
+  "seconds": "seconds of training",
+  "flops": "petaFLOPs",
+}
+# An axis -> the divisor of its numbers in the pictures.
+_UNITS = {"step": 1, "tokens": 1e6, "seconds": 1, "flops": 1e15}
+# Columns that are neither a loss nor a score. They are drawn if they are named.
+_OTHER_COLUMNS = frozenset(
+  {
+    *("learning_rate", "grad_norm", "padding", "mfu"),
+    *("steps_per_second", "tokens_per_second", "flops_per_step"),
+    *("data_wait", "checkpoint_wait", "examples", "predicted_labels"),
+  }
+)
+# Evaluated numbers of which a smaller one is better end so.
+_SMALLER_IS_BETTER = ("loss", "error")
+# Settings that differ between any two runs and explain nothing.
+_PATH_SETTINGS = ("data.path", "init_from")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """Holds what is read of one run.
+
+  Attributes:
+    name: the run's name in the report.
+    settings: the run's config, flat: "model.hidden" -> 768. It is empty if the
+      run has no `config.json`.
+    rows: the rows of `metrics.jsonl`, each with `tokens`, `seconds` and `flops`
+      that the run had spent until then (NaN if they are not known). Seconds
+      leave out compiling, evaluating, and the time between two starts.
+  """
+
+  name: str
+  settings: Mapping[str, Any]
+  rows: Sequence[Mapping[str, Any]]
+
+  def evaluations(self) -> list[Mapping[str, Any]]:
+    """Returns the rows of evaluations, in the order of their steps."""
+    return [row for row in self.rows if row["split"] != "train"]
+
+  def training_rows(self) -> list[Mapping[str, Any]]:
+    """Returns the rows of training, in the order of their steps."""
+    return [row for row in self.rows if row["split"] == "train"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """Holds one line of a picture: `numbers[i]` was reached at `places[i]`."""
+
+  label: str
+  places: Sequence[float]
+  numbers: Sequence[float]
+  is_evaluation: bool
+
+
+class Report:
+  """Runs, side by side. A notebook shows it as a page.
+
+  Attributes:
+    runs: the runs.
+    metrics: the names of the numbers whose curves are drawn.
+    axis: what the horizontal axes count, one of `AXES`.
+  """
+
+  def __init__(self, runs: Sequence[Run], metrics: Sequence[str], axis: str):
+    """Stores the attributes."""
+    self.runs, self.metrics, self.axis = runs, metrics, axis
+
+  def __repr__(self) -> str:
+    """Returns a text with the number of runs and the metrics."""
+    names = ", ".join(run.name for run in self.runs)
+    return f"Report({names}; curves of {', '.join(self.metrics)})"
+
+  def _repr_html_(self) -> str:
+    """Returns the body of the page, for notebooks."""
+    return self._html_body()
+
+  def table(self) -> Results:
+    """Returns a dict for each run, for `pandas.DataFrame(report.table())`.
+
+    A dict has the run's last step; the tokens, seconds and petaFLOPs of
+    training until then; the median speed in tokens a second; each metric at
+    the last evaluation, or of the last training row if nothing was evaluated;
+    and with more than one evaluation the best value of the first metric, and
+    its step. A number that is not known is NaN.
+    """
+    return Results(self._table_row(run) for run in self.runs)
+
+  def _table_row(self, run: Run) -> dict[str, Any]:
+    training_rows, evaluations = run.training_rows(), run.evaluations()
+    last_row = run.rows[-1]
+    speeds = [
+      row["tokens_per_second"]
+      for row in training_rows
+      if math.isfinite(row.get("tokens_per_second", math.nan))
+    ]
+    cells: dict[str, Any] = {
+      "run": run.name,
+      "step": last_row["step"],
+      "tokens": last_row["tokens"],
+      "seconds": last_row["seconds"],
+      "petaflops": last_row["flops"] / 1e15,
+      "tokens_per_second": statistics.median(speeds) if speeds else math.nan,
+    }
+    for metric in self.metrics:
+      rows = _rows_with(metric, evaluations) or _rows_with(
+        metric, training_rows
+      )
+      cells[metric] = rows[-1][metric] if rows else math.nan
+    metric = self.metrics[0]
+    rows = _rows_with(metric, evaluations)
+    if len(rows) > 1:
+      sign = 1 if metric.endswith(_SMALLER_IS_BETTER) else -1
+      best_row = min(rows, key=lambda row: sign * row[metric])
+      cells |= {
+        f"best_{metric}": best_row[metric],
+        "best_step": best_row["step"],
+      }
+    return cells
+
+  def text_rows(self) -> list[str]:
+    """Returns a line of text for each run, with the numbers of `table`."""
+    header, *lines = _rows_of_cells(self.table())
+    return [
+      f"{line[0]}: "
+      + ", ".join(
+        f"{name} {cell}"
+        for name, cell in zip(header[1:], line[1:], strict=True)
+        if cell != "-"
+      )
+      for line in lines
+    ]
+
+  def curves(self, metric: str) -> list[Curve]:
+    """Returns the curves of a metric: of training, and of evaluations."""
+    found_curves = []
+    for run in self.runs:
+      for rows, is_evaluation in (
+        (run.training_rows(), False),
+        (run.evaluations(), True),
+      ):
+        rows = _rows_with(metric, rows)
+        if rows:
+          found_curves.append(
+            Curve(
+              run.name,
+              [row[self.axis] / _UNITS[self.axis] for row in rows],
+              [row[metric] for row in rows],
+              is_evaluation,
+            )
+          )
+    return found_curves
+
+  def differences(self) -> Results:
+    """Returns a dict for each setting in which the runs' configs differ.
+
+    A dict has the entry "setting", and for each run's name the setting's
+    value. The value is "" if the run has no such setting. Runs without a
+    `config.json` are left out.
+    """
+    runs = [run for run in self.runs if run.settings]
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    rows = Results()
+    for key in keys:
+      settings = {run.name: run.settings.get(key, "") for run in runs}
+      is_equal = len(set(map(str, settings.values()))) == 1
+      if not is_equal and key not in _PATH_SETTINGS:
+        rows.append({"setting": key, **settings})
+    return rows
+
+  def draw(self, metric: str) -> Any:
+    """Draws the curves of a metric.
+
+    Points are evaluations, and a thin line is the training. A run has the same
+    colour in all pictures.
+
+    Returns:
+      A `matplotlib.figure.Figure`.
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    num_colors = 10 if len(self.runs) <= 10 else 20
+    colors = colormaps[f"tab{num_colors}"]
+    color_by_run = {
+      run.name: colors(i % num_colors) for i, run in enumerate(self.runs)
+    }
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    labels_in_legend = set()
+    # Evaluations come first, because they name the run in the legend.
+    for curve in sorted(self.curves(metric), key=lambda c: not c.is_evaluation):
+      label = None if curve.label in labels_in_legend else curve.label
+      labels_in_legend.add(curve.label)
+      axes.plot(
+        curve.places,
+        curve.numbers,
+        "o-" if curve.is_evaluation else "-",
+        linewidth=1.5 if curve.is_evaluation else 0.8,
+        alpha=1.0 if curve.is_evaluation else 0.4,
+        markersize=4,
+        color=color_by_run[curve.label],
+        label=label,
+      )
+    axes.set_xlabel(AXES[self.axis])
+    is_loss = metric.endswith("loss")
+    axes.set_ylabel(f"{metric} (nats)" if is_loss else metric)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+      axes.legend()
+    return figure
+
+  def write_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes all rows of all runs: a line for each row, a column a number."""
+    names = dict.fromkeys(
+      name for run in self.runs for row in run.rows for name in row
+    )
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["run", *names], lineterminator="\n")
+    writer.writeheader()
+    for run in self.runs:
+      for row in run.rows:
+        known_cells = {
+          name: cell
+          for name, cell in row.items()
+          if not (isinstance(cell, float) and math.isnan(cell))
+        }
+        writer.writerow({"run": run.name, **known_cells})
+    files.write_atomically(path, out.getvalue())
+
+  def write(self, output: str | os.PathLike[str]) -> list[str]:
+    """Writes the report.
+
+    Args:
+      output: a file that ends in .html, which holds its pictures; or one that
+        ends in .md, with the pictures beside it. The numbers of all curves are
+        in a .csv file with the same name.
+
+    Returns:
+      The paths of the files.
+
+    Raises:
+      UserError: the path ends otherwise, or its folder cannot be made.
+    """
+    path = check_output(output)
+    try:
+      path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+      raise UserError(
+        f"{path.parent}: the folder cannot be made ({e.strerror})."
+      ) from e
+    csv_path = path.with_suffix(".csv")
+    self.write_csv(csv_path)
+    picture_paths = []
+    if path.suffix == ".html":
+      page = (
+        '<!doctype html><html><head><meta charset="utf-8"><title>Runs</title>'
+        f"<style>{_STYLE}</style></head><body>{self._html_body()}</body></html>"
+      )
+    else:
+      for metric in self.metrics:
+        picture = path.with_name(f"{path.stem}_{metric}.png")
+        with files.atomic_file(picture) as temporary_path:
+          self.draw(metric).savefig(temporary_path, dpi=120, format="png")
+        picture_paths.append(picture)
+      page = self._markdown([picture.name for picture in picture_paths])
+    files.write_atomically(path, page)
+    return [str(p) for p in (path, csv_path, *picture_paths)]
+
+  def _markdown(self, picture_names: Sequence[str]) -> str:
+    parts = ["# Runs", _markdown_table(self.table())]
+    parts += [
+      f"## {metric}\n\n![{metric}]({name})"
+      for metric, name in zip(self.metrics, picture_names, strict=True)
+    ]
+    differences = self.differences()
+    if differences:
+      parts.append("## Settings that differ\n\n" + _markdown_table(differences))
+    return "\n\n".join(parts) + "\n"
+
+  def _html_body(self) -> str:
+    parts = ["<h1>Runs</h1>", _html_table(self.table())]
+    for metric in self.metrics:
+      out = io.BytesIO()
+      self.draw(metric).savefig(out, dpi=100, format="png")
+      data = base64.b64encode(out.getvalue()).decode()
+      parts.append(
+        f"<h2>{html.escape(metric)}</h2>"
+        f'<img alt="{html.escape(metric)}" src="data:image/png;base64,{data}">'
+      )
+    differences = self.differences()
+    if differences:
+      parts += ["<h2>Settings that differ</h2>", _html_table(differences)]
+    return "\n".join(parts)
+
+
+_STYLE = (
+  "body{font-family:sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
+  "table{border-collapse:collapse}td,th{border:1px solid #ccc;"
+  "padding:.3em .6em;text-align:right}"
+  "td:first-child,th:first-child{text-align:left}"
+  "img{max-width:100%}"
+)
+
+
+def report(
+  runs: str
+  | os.PathLike[str]
+  | Iterable[str | os.PathLike[str]]
+  | Mapping[str, Any],
+  output: str | os.PathLike[str] | None = None,
+  *,
+  metrics: str | Sequence[str] | None = None,
+  axis: str = "step",
+) -> Report:
+  """Lays runs side by side: a table, curves, and the settings that differ.
+
+  A run is read from the files `metrics.jsonl` and `config.json` of its folder,
+  so it may be of any kind: pre-training, fine-tuning or distillation.
+
+  >>> runs = bert_jax.report({"small": "runs/a", "large": "runs/b"})
+  >>> runs.table()[0]["run"]
+  'small'
+
+  Args:
+    runs: the folders of the runs: a glob, a list of globs or of "NAME=FOLDER",
+      or a dict of names and folders. A run without a name has that of its
+      folder. A file `metrics.jsonl` may stand in place of a folder.
+    output: the page to write: a file that ends in .html or .md; see
+      `Report.write`. None writes nothing.
+    metrics: the numbers whose curves are drawn, such as "mlm_loss", in this
+      order. By default all losses and scores of evaluations; those of training
+      if no run was evaluated.
+    axis: what the horizontal axes count, one of `AXES`: "step", "tokens"
+      without padding, "seconds" of training, or "flops".
+
+  Returns:
+    The report.
+
+  Raises:
+    UserError: a run has no rows, two runs have one name, no run has a metric,
+      or a run lacks the numbers of the axis.
+  """
+  if output is not None:
+    check_output(output)
+  if axis not in AXES:
+    raise UserError(
+      f"axis={axis!r}: the axes are {', '.join(map(repr, AXES))}."
+    )
+  found_runs = [_read_run(name, path) for name, path in _named_paths(runs)]
+  found_metrics = _choose_metrics(found_runs, metrics)
+  for run in found_runs:
+    if not all(math.isfinite(row[axis]) for row in run.rows):
+      raise UserError(
+        f"axis: the rows of run {run.name} do not say how many {axis} it had"
+        " spent; choose another axis, for example 'step'."
+      )
+  result = Report(found_runs, found_metrics, axis)
+  if output is not None:
+    result.write(output)
+  return result
+
+
+def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of a report, which must end in .html or .md."""
+  path = pathlib.Path(
+    arguments.check_path("output", output, "the file of the report")
+  ).expanduser()
+  if path.suffix not in (".html", ".md"):
+    raise UserError(
+      f"output: {output}: the name of a report ends in .html or .md."
+    )
+  return path
+
+
+def _named_paths(runs: Any) -> list[tuple[str, str]]:
+  """Returns the (name, path) of each run."""
+  if isinstance(runs, Mapping):
+    pairs = [(str(name), os.fspath(path)) for name, path in runs.items()]
+  elif isinstance(runs, str | os.PathLike):
+    pairs = [("", os.fspath(runs))]
+  else:
+    pairs = [_split_name(os.fspath(run)) for run in runs]
+  named_paths = []
+  for name, pattern in pairs:
+    paths = _matches(pattern)
+    if not paths:
+      raise UserError(f"there is no run {pattern}.")
+    if name and len(paths) > 1:
+      raise UserError(
+        f"{name}={pattern}: these are {len(paths)} runs, but a name is for one."
+      )
+    for path in paths:
+      file = pathlib.Path(path)
+      folder = file.parent if file.name == "metrics.jsonl" else file
+      named_paths.append((name, str(folder)))
+  if not named_paths:
+    raise UserError("there is no run; give the folders of the runs.")
+  # Without this, a run that two globs match would stand in the report twice.
+  named_paths = list(dict.fromkeys(named_paths))
+  short_names = _short_names([path for _, path in named_paths])
+  names = [
+    name or short_name
+    for (name, _), short_name in zip(named_paths, short_names, strict=True)
+  ]
+  for name in names:
+    if names.count(name) > 1:
+      raise UserError(f"two runs have the name {name}; name them NAME=RUN.")
+  return [(n, path) for n, (_, path) in zip(names, named_paths, strict=True)]
+
+
+def _matches(pattern: str) -> list[str]:
+  """Returns the sorted paths that a glob stands for."""
+  pattern = str(pathlib.Path(pattern).expanduser())
+  return sorted(glob.glob(pattern))  # noqa: PTH207
+
+
+def _split_name(text: str) -> tuple[str, str]:
+  """Returns the name and the path of "NAME=PATH"; without a name, "" first."""
+  name, equals, path = text.partition("=")
+  if not equals or os.sep in name or _matches(text):
+    return "", text
+  return name, path
+
+
+def _short_names(paths: Sequence[str]) -> list[str]:
+  """Returns the ends of paths, as long as they need to be to differ."""
+  parts = [pathlib.Path(path).absolute().parts for path in paths]
+  for length in range(1, max(map(len, parts)) + 1):
+    names = ["/".join(p[-length:]) for p in parts]
+    if len(set(names)) == len(names):
+      return names
+  raise UserError(f"two runs are one folder: {', '.join(paths)}.")
+
+
+def _read_run(name: str, path: str) -> Run:
+  """Reads a run from its folder, or from its `metrics.jsonl`."""
+  folder = pathlib.Path(path).expanduser()
+  rows_path = folder / "metrics.jsonl" if folder.is_dir() else folder
+  rows = logging.read_rows(rows_path)
+  if not rows:
+    raise UserError(
+      f"run {name}: {rows_path} has no rows. A run writes its first row after"
+      " log.every steps."
+    )
+  config_path = rows_path.with_name("config.json")
+  settings = {}
+  if config_path.exists():
+    settings = flatten(files.read_json_object(config_path))
+  else:
+    note(
+      f"run {name}: there is no {config_path}, so its settings are left out."
+    )
+  return Run(name, settings, _add_totals(rows))
+
+
+def _add_totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Returns the rows, ordered by step, with what was spent until each row.
+
+  A training row has the speed since the row before it. If a row lacks the
+  speed, because its only step was compiled, the next speed counts for it.
+  """
+  ordered_rows = sorted(rows, key=lambda row: row["step"])
+  training_rows = [row for row in ordered_rows if row["split"] == "train"]
+  columns = ("seconds", "tokens", "flops")
+  costs = [_costs_of_step(row) for row in training_rows]
+  for i in reversed(range(len(costs) - 1)):
+    costs[i] = tuple(
+      later if math.isnan(own) else own
+      for own, later in zip(costs[i], costs[i + 1], strict=True)
+    )
+  # The totals at the end of each training row's steps; at step 0, nothing.
+  steps, totals = [0], [(0.0, 0.0, 0.0)]
+  for row, step_costs in zip(training_rows, costs, strict=True):
+    num_steps = row["step"] - steps[-1]
+    totals.append(
+      tuple(
+        total + num_steps * cost
+        for total, cost in zip(totals[-1], step_costs, strict=True)
+      )
+    )
+    steps.append(row["step"])
+  completed_rows = []
+  for row in ordered_rows:
+    spent = [
+      _interpolate(row["step"], steps, [total[i] for total in totals])
+      for i in range(len(columns))
+    ]
+    completed_rows.append({**row, **dict(zip(columns, spent, strict=True))})
+  return completed_rows
+
+
+def _costs_of_step(row: Mapping[str, Any]) -> tuple[float, ...]:
+  """Returns the seconds, tokens and FLOPs of a step; NaN if not known."""
+  steps_per_second = row.get("steps_per_second", math.nan)
+  seconds = 1 / steps_per_second if steps_per_second else math.nan
+  tokens = row.get("tokens_per_second", math.nan) * seconds
+  return seconds, tokens, row.get("flops_per_step", math.nan)
+
+
+def _interpolate(
+  step: int, steps: Sequence[int], totals: Sequence[float]
+) -> float:
+  """Returns the total at a step between two training rows, or after them."""
+  for i in range(1, len(steps)):
+    if step <= steps[i]:
+      break
+  else:
+    # The last evaluation may come after the last training row.
+    i = len(steps) - 1
+  if i == 0:
+    return totals[0] if step == 0 else math.nan
+  share = (step - steps[i - 1]) / (steps[i] - steps[i - 1])
+  return totals[i - 1] + share * (totals[i] - totals[i - 1])
+
+
+def _choose_metrics(
+  runs: Sequence[Run], metrics: str | Sequence[str] | None
+) -> list[str]:
+  """Returns the names of the metrics whose curves are drawn."""
+  evaluations = [row for run in runs for row in run.evaluations()]
+  rows = evaluations or [row for run in runs for row in run.rows]
+  names = [n for n in _number_names(rows) if n not in _OTHER_COLUMNS]
+  if metrics is None:
+    if not names:
+      raise UserError("no run has a loss or a score.")
+    # The sum of all losses says nothing that its terms do not say.
+    terms = [name for name in names if name.endswith("_loss")]
+    return [name for name in names if not (name == "loss" and terms)]
+  all_names = _number_names(row for run in runs for row in run.rows)
+  chosen_names = [metrics] if isinstance(metrics, str) else list(metrics)
+  for name in chosen_names:
+    if name not in all_names:
+      raise UserError(
+        f"metrics: no run has the number {name!r}; the runs have"
+        f" {', '.join(all_names)}."
+      )
+  if not chosen_names:
+    raise UserError("metrics: the list is empty; name a number.")
+  return chosen_names
+
+
+def _number_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+  """Returns the names of the numbers in rows, losses first."""
+  names = dict.fromkeys(
+    name
+    for row in rows
+    for name, number in row.items()
+    if isinstance(number, int | float) and name not in AXES
+  )
+  return sorted(names, key=lambda name: not name.endswith("loss"))
+
+
+def _rows_with(
+  metric: str, rows: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+  return [row for row in rows if math.isfinite(row.get(metric, math.nan))]
+
+
+def _cell(content: Any) -> str:
+  """Formats a cell of a table: numbers short, unknown numbers as "-"."""
+  if isinstance(content, bool) or not isinstance(content, int | float):
+    return str(content)
+  if isinstance(content, int):
+    return f"{content:,}"
+  if math.isnan(content):
+    return "-"
+  if abs(content) >= 1000:
+    return f"{content:,.0f}"
+  return f"{content:.4g}"
+
+
+def _rows_of_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+  """Returns the header of a table and its rows; a missing cell is "-"."""
+  names = list(dict.fromkeys(name for row in rows for name in row))
+  lines = [[_cell(row.get(name, math.nan)) for name in names] for row in rows]
+  return [names, *lines]
+
+
+def _markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+  header, *lines = _rows_of_cells(rows)
+  cells = [header, ["---"] * len(header), *lines]
+  return "\n".join(
+    "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+    for line in cells
+  )
+
+
+def _html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+  header, *lines = _rows_of_cells(rows)
+
+  def row_of(tag: str, cells: Sequence[str]) -> str:
+    return (
+      "<tr>"
+      + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+      + "</tr>"
+    )
+
+  return (
+    "<table>"
+    + row_of("th", header)
+    + "".join(row_of("td", line) for line in lines)
+    + "</table>"
+  )
