@@ -221,8 +221,10 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   if len(piece_by_id) != len(vocab) or not piece_by_id or min(piece_by_id) < 0:
     raise UserError(f"{source}: ids must be different and not below 0.")
   mask = vocab.get(ROBERTA_TOKENS["mask"], 0)
-  fillers = [i for i in range(max(mask - 7, 0), mask) if i not in piece_by_id]
-  piece_by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(fillers)}
+  filler_ids = [
+    i for i in range(max(mask - 7, 0), mask) if i not in piece_by_id
+  ]
+  piece_by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(filler_ids)}
   if num_missing := size - len(piece_by_id):
     first_missing = next(i for i in range(size) if i not in piece_by_id)
     raise UserError(

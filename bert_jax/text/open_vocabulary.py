@@ -340,24 +340,26 @@ def _build_with_options(
     UserError: `build` does not take an option, or an option contradicts the
       settings.
   """
-  allowed = inspect.signature(build).parameters.keys() & _OPTION_TYPES.keys()
+  allowed_options = (
+    inspect.signature(build).parameters.keys() & _OPTION_TYPES.keys()
+  )
   asked_cleaning = _cleaning_from(options)
   options = {k: v for k, v in options.items() if k not in _CLEANING_OPTIONS}
   default_accents = None
   for name in options:
-    if name not in allowed:
+    if name not in allowed_options:
       raise UserError(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
-        f" {sorted(allowed) or 'no options'}."
+        f" {sorted(allowed_options) or 'no options'}."
       )
   learnt_cleaning = _cleaning_from(settings)
   if (
     learnt_cleaning.keep_accents is None
     and learnt_cleaning.lower_case is not None
   ):
-    if "strip_accents" in allowed:
+    if "strip_accents" in allowed_options:
       learnt_cleaning = learnt_cleaning.with_defaults()
-    elif "lower_case" in allowed and asked_cleaning.lower_case is None:
+    elif "lower_case" in allowed_options and asked_cleaning.lower_case is None:
       # For accents, take the default of transformers' AlbertTokenizer.
       default_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
@@ -371,9 +373,10 @@ def _build_with_options(
         )
   _check_rules(settings, options, path)
   arguments = {
-    k: settings[k] for k in settings.keys() & allowed - {*_CLEANING_OPTIONS}
+    k: settings[k]
+    for k in settings.keys() & allowed_options - {*_CLEANING_OPTIONS}
   }
-  if "lower_case" in allowed:
+  if "lower_case" in allowed_options:
     cleaning.check_same_cleaning(learnt_cleaning, asked_cleaning, path)
     pairs = zip(learnt_cleaning, asked_cleaning, strict=True)
     merged_cleaning = cleaning.Cleaning(
@@ -382,9 +385,11 @@ def _build_with_options(
     if merged_cleaning.keep_accents is None:
       merged_cleaning = merged_cleaning._replace(keep_accents=default_accents)
     return build(
-      **arguments | _as_builder_options(merged_cleaning, allowed) | options
+      **arguments
+      | _as_builder_options(merged_cleaning, allowed_options)
+      | options
     )
-  if "keep_accents" in allowed:
+  if "keep_accents" in allowed_options:
     arguments["keep_accents"] = learnt_cleaning.keep_accents
   vocabulary = build(**arguments | options)
   actual_cleaning = cleaning.Cleaning(
@@ -396,23 +401,23 @@ def _build_with_options(
 
 def _cleaning_from(options: Mapping[str, Any]) -> cleaning.Cleaning:
   """Returns the cleaning that settings or options ask for."""
-  keep = options.get("keep_accents")
-  if keep is None and options.get("strip_accents") is not None:
-    keep = not options["strip_accents"]
-  return cleaning.Cleaning(options.get("lower_case"), keep)
+  keep_accents = options.get("keep_accents")
+  if keep_accents is None and options.get("strip_accents") is not None:
+    keep_accents = not options["strip_accents"]
+  return cleaning.Cleaning(options.get("lower_case"), keep_accents)
 
 
 def _as_builder_options(
-  wanted_cleaning: cleaning.Cleaning, allowed: Collection[str]
+  wanted_cleaning: cleaning.Cleaning, allowed_options: Collection[str]
 ) -> dict[str, bool]:
   """Returns the fields of a cleaning that are not None, as a builder's options.
 
   Args:
     wanted_cleaning: the cleaning.
-    allowed: the names of the builder's options.
+    allowed_options: the names of the builder's options.
   """
   options = cleaning.options_for_load(*wanted_cleaning)
-  if "strip_accents" in allowed and "keep_accents" in options:
+  if "strip_accents" in allowed_options and "keep_accents" in options:
     options["strip_accents"] = not options.pop("keep_accents")
   return options
 
@@ -512,12 +517,12 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
     pieces.pop()
   if not pieces:
     raise UserError(f"{source}: the vocabulary is empty.")
-  first_index: dict[str, int] = {}
+  index_by_piece: dict[str, int] = {}
   for i, piece in enumerate(pieces):
-    if first_index.setdefault(piece, i) != i:
+    if index_by_piece.setdefault(piece, i) != i:
       raise UserError(
-        f"{source}: {piece!r:.40} is in line {first_index[piece] + 1} and again"
-        f" in line {i + 1}; every piece needs one id. Remove one of them."
+        f"{source}: {piece!r:.40} is in line {index_by_piece[piece] + 1} and"
+        f" again in line {i + 1}; every piece needs one id. Remove one of them."
       )
   return pieces
 

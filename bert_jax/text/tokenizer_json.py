@@ -162,9 +162,9 @@ def _read_algorithm(tokenizer: Tokenizer, source: str) -> str:
 
 def _read_rules(tokenizer: Tokenizer) -> dict[str, Any]:
   """Returns the content of the file without the model, which may be large."""
-  without_model = copy_without_added_tokens(tokenizer)
-  without_model.model = models.WordLevel({}, unk_token="")
-  return json.loads(without_model.to_str())
+  small_tokenizer = copy_without_added_tokens(tokenizer)
+  small_tokenizer.model = models.WordLevel({}, unk_token="")
+  return json.loads(small_tokenizer.to_str())
 
 
 def _model_without_special(text: str, tokens: Iterable[str]) -> models.Model:
@@ -192,20 +192,20 @@ def _chunk_fields(rules: dict[str, Any]) -> dict[str, Any]:
     rules[key] or {} for key in ("normalizer", "pre_tokenizer")
   )
   splitters = splitter.get("pretokenizers") or [splitter]
-  first_type = splitters[0].get("type")
-  if first_type == "WhitespaceSplit" and "Prepend" not in json.dumps(
+  first_splitter_type = splitters[0].get("type")
+  if first_splitter_type == "WhitespaceSplit" and "Prepend" not in json.dumps(
     normalizer
   ):
     return dict(chunk_pattern=SPACED_PATTERN)
   if len(splitters) > 1:
     return {}
   is_bert = normalizer.get("type") == "BertNormalizer"
-  if is_bert and first_type == "BertPreTokenizer":
+  if is_bert and first_splitter_type == "BertPreTokenizer":
     normalize = str.lower if normalizer.get("lowercase", True) else str
     return dict(chunk_pattern=WORD_PATTERN, normalize_ascii=normalize)
   if (
     not normalizer
-    and first_type == "ByteLevel"
+    and first_splitter_type == "ByteLevel"
     and splitter.get("use_regex", True)
   ):
     return bpe.chunk_fields(splitter.get("add_prefix_space", True))

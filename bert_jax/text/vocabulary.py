@@ -253,7 +253,7 @@ class Vocabulary:
   def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, bytes]:
     """Returns chunk -> its int32 ids as bytes."""
     complex_chunks: list[str] = []
-    ids: dict[str, list[int]] = {}
+    ids_by_chunk: dict[str, list[int]] = {}
     model, normalize_ascii = (
       self.plain_text_tokenizer.model,
       self.normalize_ascii,
@@ -271,11 +271,16 @@ class Vocabulary:
         and not (finds_token is not None and finds_token(chunk))
       ):
         text = normalize_ascii(chunk)
-        ids[chunk] = [token.id for token in model.tokenize(text)]
+        ids_by_chunk[chunk] = [token.id for token in model.tokenize(text)]
       else:
         complex_chunks.append(chunk)
-    ids |= zip(complex_chunks, self._encode(complex_chunks), strict=True)
-    return {chunk: array.array("i", ids[chunk]).tobytes() for chunk in ids}
+    ids_by_chunk |= zip(
+      complex_chunks, self._encode(complex_chunks), strict=True
+    )
+    return {
+      chunk: array.array("i", ids_by_chunk[chunk]).tobytes()
+      for chunk in ids_by_chunk
+    }
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     cleaned_texts = [self._clean(text, False)[0] for text in texts]
@@ -393,11 +398,11 @@ class Vocabulary:
       return text, None
     if not special:
       return self.clean(text)
-    tokens = "|".join(map(re.escape, self._special_contents))
+    token_pattern = "|".join(map(re.escape, self._special_contents))
     cleaned: list[str] = []
     origins: list[int] = []
     begin = 0
-    for part in re.split(f"({tokens})", text):
+    for part in re.split(f"({token_pattern})", text):
       if part in self._special_contents:
         cleaned_part, indices = part, list(range(len(part)))
       else:
@@ -557,6 +562,7 @@ def extend_offsets(
     return offsets
   extended = []
   extended_ends: dict[int, int] = {}
+  # A piece is extended at most up to `stop`, where the next piece begins.
   stop = len(text)
   for begin, end in reversed(offsets):
     if begin < end:
@@ -600,17 +606,19 @@ def _extended_begin(
     stop: the smallest index that may be returned.
     clean: see `joining_cleaner`.
   """
-  first = begin
-  while first > stop and not text[first - 1].isspace():
-    starts = range(first - 1, max(stop, first - _MAX_RULE_CHARS) - 1, -1)
+  first_index = begin
+  while first_index > stop and not text[first_index - 1].isspace():
+    starts = range(
+      first_index - 1, max(stop, first_index - _MAX_RULE_CHARS) - 1, -1
+    )
     joined_starts = (
-      i for i in starts if _are_joined(text, i, first, begin + 1, clean)
+      i for i in starts if _are_joined(text, i, first_index, begin + 1, clean)
     )
     start = next(joined_starts, None)
     if start is None:
       break
-    first = start
-  return first
+    first_index = start
+  return first_index
 
 
 def _extended_end(

@@ -53,8 +53,8 @@ def split_path(path: str) -> tuple[str, str | None]:
     UserError: the text before the @ is a run's folder, but the text after the @
       is neither "best" nor digits.
   """
-  run, at, name = path.rpartition(AT)
-  if not at or epath.Path(path).exists():
+  run, separator, name = path.rpartition(AT)
+  if not separator or epath.Path(path).exists():
     return path, None
   if name == BEST or (name.isascii() and name.isdigit()):
     return run, name

@@ -321,11 +321,11 @@ def read_model(fields: HfFields, task: str) -> Config:
     for attribute, f in NUMBER_FIELDS[family].items()
   }
   _check_padding(fields, model)
-  field, names = activation_field(family), activation_names(family)
+  field, activations = activation_field(family), activation_names(family)
   activation = fields.value(field)
-  if not isinstance(activation, str) or activation not in names:
-    raise fields.refusal(field, f"it must be one of {sorted(names)}")
-  model["activation"] = names[activation]
+  if not isinstance(activation, str) or activation not in activations:
+    raise fields.refusal(field, f"it must be one of {sorted(activations)}")
+  model["activation"] = activations[activation]
   if head_has_exact_gelu(family, task) and model["activation"] != "gelu":
     raise fields.refusal(
       field, "the head has 'gelu', so only 'gelu' is supported"
@@ -683,14 +683,16 @@ def _check_storable(family: str, task: str, model: Config) -> None:
 def _set_activation(hf_config: Config, family: str, activation: str) -> None:
   """Writes the activation, unless the field already means it."""
   field = activation_field(family)
-  names = activation_names(family)
-  if names.get(hf_config.get(field, "")) == activation:
+  activations = activation_names(family)
+  if activations.get(hf_config.get(field, "")) == activation:
     return
-  spellings = [name for name, meaning in names.items() if meaning == activation]
+  spellings = [
+    name for name, meaning in activations.items() if meaning == activation
+  ]
   if not spellings:
     raise UserError(
       f"model.activation={activation!r}: transformers' {family} has only"
-      f" {sorted(names.values())}."
+      f" {sorted(activations.values())}."
     )
   hf_config[field] = spellings[0]
 

@@ -53,12 +53,12 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
     file = folder / name
     if file.is_file():
       return _clean_names(read_file(str(file)), str(file)), str(file)
-    index = folder / f"{name}.index.json"
-    if index.is_file():
+    index_file = folder / f"{name}.index.json"
+    if index_file.is_file():
       arrays: dict[str, np.ndarray] = {}
-      for shard in _shard_names(str(index)):
+      for shard in _shard_names(str(index_file)):
         arrays |= read_file(str(folder / shard))
-      return _clean_names(arrays, str(index)), str(index)
+      return _clean_names(arrays, str(index_file)), str(index_file)
   raise UserError(
     f"{path} holds no weights: none of {SAFETENSORS}, {SAFETENSORS_INDEX},"
     f" {TORCH}, {TORCH_INDEX}."

@@ -286,9 +286,12 @@ def write(path: str, weights: Weights) -> None:
 
 def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
   """Returns key -> digest of the value, for `CONFIG_KEYS`."""
-  texts = {key: json.dumps(config[key], sort_keys=True) for key in CONFIG_KEYS}
+  json_by_key = {
+    key: json.dumps(config[key], sort_keys=True) for key in CONFIG_KEYS
+  }
   return {
-    key: files.content_digest(text.encode()) for key, text in texts.items()
+    key: files.content_digest(text.encode())
+    for key, text in json_by_key.items()
   }
 
 
