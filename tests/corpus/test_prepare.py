@@ -226,7 +226,9 @@ def test_stopped_run_says_that_it_can_be_continued(
   process.send_signal(stop_signal)
   _, errors = process.communicate()
   assert process.returncode == 1
-  assert errors == ("stopped; the same command continues where it stopped.\n")
+  assert without_progress(errors) == (
+    "stopped; the same command continues where it stopped.\n"
+  )
   with pytest.raises(ValueError, match="there is no prepared folder"):
     reader.open_prepared(output)
 
