@@ -500,10 +500,11 @@ def open_task(
     validation: the names of the splits to evaluate, separated by commas. The
       first split decides which checkpoint is the best.
     epochs: the number of epochs to train if the config has no `total_steps`.
-    shuffle: True gives a new order in every epoch, False the file's order.
+    shuffle: True gives a new order in every epoch; False keeps the order of the
+      file.
     group: True groups rows of similar lengths, see `Batches`; without `shuffle`
       this has no effect.
-    buckets: the lengths from which batches choose.
+    buckets: the lengths that batches may have.
 
   Raises:
     ValueError: the folder cannot be opened, or no example of the split has a
@@ -533,10 +534,8 @@ def open_task(
 
 
 # What to pass, as flags or as a parameter, if a split cannot be evaluated.
-_EVALUATION_FLAGS = (
-  "--config.data.validation=SPLIT, or --config.evaluate.every=0"
-)
-_EVALUATION_PARAMETER = "other rows as validation, or validation=0"
+_REMEDY_FLAGS = "--config.data.validation=SPLIT, or --config.evaluate.every=0"
+_REMEDY_PARAMETER = "other rows as validation, or validation=0"
 
 
 def open_splits(
@@ -551,7 +550,8 @@ def open_splits(
 
   Raises:
     ValueError: the folder lacks a split, a split has no labels, the task's
-      metric is not defined for its labels, or a package for it is missing.
+      metric is not defined for its labels, or a package for a
+      metric is missing.
   """
   splits = []
   folder, names = training_split.folder, training_split.validation_splits
@@ -571,7 +571,7 @@ def open_splits(
       splits.append(split)
     except ValueError as e:
       raise UserError(
-        f"{e} Pass {by_caller(_EVALUATION_FLAGS, _EVALUATION_PARAMETER)} to"
+        f"{e} Pass {by_caller(_REMEDY_FLAGS, _REMEDY_PARAMETER)} to"
         " train without evaluation."
       ) from e
   return splits

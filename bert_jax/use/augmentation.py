@@ -190,7 +190,7 @@ def predict_words(
     if report:
       report(num_done / len(masks))
 
-  words = []
+  words_by_mask = []
   for candidate_pairs in predict.compute_outputs(
     predictor, rows, positions, report_share
   ):
@@ -200,8 +200,8 @@ def predict_words(
     pieces = [
       vocabulary.pieces[i] for i in ids if vocabulary.at_word_boundary[i]
     ]
-    words.append([p for p in pieces if not _SPECIAL_TOKEN.fullmatch(p)])
-  return words
+    words_by_mask.append([p for p in pieces if not _SPECIAL_TOKEN.fullmatch(p)])
+  return words_by_mask
 
 
 def find_candidates(

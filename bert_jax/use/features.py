@@ -236,7 +236,7 @@ def choose_pooling(
   if unit is None and model_unit not in TEXT_UNITS:
     raise UserError(
       f"the model's own pooling is {model_unit}, which is not computed here;"
-      f" choose another: {' or '.join(UNITS)}."
+      f" choose another unit: {' or '.join(UNITS)}."
     )
   notes = []
   if unit not in (None, model_unit):

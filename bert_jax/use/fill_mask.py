@@ -158,8 +158,8 @@ def fill(
   if len(pieces) > config["model"]["vocab_size"]:
     raise UserError(
       f"{model.path}: its vocabulary has {len(pieces)} pieces, but the model"
-      f" has {config['model']['vocab_size']}; put the files of the model's own"
-      " tokenizer there."
+      f" has {config['model']['vocab_size']}; put the model's own"
+      " tokenizer into its folder."
     )
   if not 1 <= top_k <= len(pieces):
     raise UserError(

@@ -110,8 +110,8 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
     raise UserError(
       f"{model.path}: its inputs need {num_needed} pieces, but the model has"
       f" {table_size} and lacks {added_tokens.short_list(names)}; fine-tune the"
-      " model, which adds these pieces, or put the files of its own tokenizer"
-      " there."
+      " model, which adds these pieces, or put the model's own tokenizer"
+      " into its folder."
     )
   return vocabulary
 

@@ -32,7 +32,7 @@ from bert_jax.use.results import Results
 
 # The types that a user may pass as `config`.
 Config: TypeAlias = ConfigDict | Mapping[str, Any] | str | None
-# Key of a config -> the parameter of `finetune` and `pretrain` that sets it.
+# Key of a config -> the parameter of `finetune` and `pretrain` for this key.
 PARAMETER_BY_KEY = {
   "batch_size": "batch_size",
   "schedule.peak": "learning_rate",
@@ -107,7 +107,7 @@ def make_folder(
   Args:
     workdir: the folder; if None, a temporary folder, which is deleted when
       Python ends.
-    function_name: the name of the function, for a note.
+    function_name: the name of the calling function, for a note.
   """
   if workdir is not None:
     workdir = arguments.check_path("workdir", workdir, "the folder of the run")
@@ -297,7 +297,7 @@ def run(config: dict[str, Any], workdir: str, function_name: str) -> Trained:
   Args:
     config: the complete config.
     workdir: the run's folder.
-    function_name: the name of the function, for notes.
+    function_name: the name of the calling function, for notes.
   """
   remedy = (
     f"Lower batch_size, which is {config['batch_size']}, or raise"

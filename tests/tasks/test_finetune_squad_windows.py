@@ -234,7 +234,7 @@ def test_files_of_both_squad_versions_are_read(tmp_path):
   with pytest.raises(ValueError, match="two questions have the id '1'"):
     read_examples("squad", "train")
   for text, message in (
-    ('{"data": [{}]}', "article 1 is not as SQuAD's are"),
+    ('{"data": [{}]}', "article 1 does not have SQuAD's form"),
     ('{"data":\n [}', r"a\.json:2 is not JSON"),
     ("[]", "is not a file of SQuAD"),
     (" ", "the file is empty"),

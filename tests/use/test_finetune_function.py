@@ -368,7 +368,7 @@ def test_tags_and_answers_decide_the_kind_of_task():
     (
       [(["a", "b"], ["O", "B-X"]), (["a"], ["X"])],
       {},
-      "^row 1 of data: tag 'X' is not O, B-TYPE or I-TYPE, as others are",
+      "^row 1 of data: tag 'X' is not O, B-TYPE or I-TYPE, as other tags are",
     ),
     (
       [(["a", "b"], ["O", "X"]), (["a", 5], ["O", "X"])],

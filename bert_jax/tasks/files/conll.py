@@ -157,7 +157,7 @@ def _column_indices(
   if indices[0] == indices[1]:
     raise UserError(
       f"{location}: with {num_columns} columns, column {word_column} and column"
-      f" {tag_column} are the same; words and tags need one each."
+      f" {tag_column} are the same; words and tags need a column each."
     )
   return indices
 

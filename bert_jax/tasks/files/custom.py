@@ -125,7 +125,8 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
     )
   if len(names) < 2:
     raise UserError(
-      f"--labels: a task of kind {kind} needs two or more; name all of them."
+      f"--labels: a task of kind {kind} needs two or more labels; name all"
+      " of them."
     )
   unprefixed_tag = tags.find_unprefixed(names) if kind == "tagging" else None
   if unprefixed_tag:

@@ -188,7 +188,7 @@ def _label_cell(
   if needs_label:
     raise UserError(
       f"{record.location} has no label in column {column!r}; training and"
-      " validation need one in every line."
+      " validation need a label in every line."
     )
   return None
 

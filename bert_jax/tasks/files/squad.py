@@ -10,8 +10,8 @@ from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell, get_int, get_text
 
 # How a user gives questions without an answer: in a file, or in rows.
-_UNANSWERED_TASK = "task squad2 has questions without one"
-_UNANSWERED_ROWS = "an empty list says that a question has none"
+_UNANSWERED_TASK = "task squad2 has questions without an answer"
+_UNANSWERED_ROWS = "an empty list says that a question has no answer"
 
 
 def records(path: str) -> Iterator[Record]:
@@ -51,7 +51,8 @@ def records(path: str) -> Iterator[Record]:
           yield Record(fields, f"{path}: id {question_id}")
   except (KeyError, TypeError, AttributeError) as e:
     raise UserError(
-      f"{path}: article {article_number + 1} is not as SQuAD's are ({e!r:.60})."
+      f"{path}: article {article_number + 1} does not have SQuAD's form"
+      f" ({e!r:.60})."
     ) from e
 
 

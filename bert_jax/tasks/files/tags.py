@@ -52,8 +52,8 @@ def check_prefix(tag: str, location: str) -> None:
 def unprefixed_message(tag: str) -> str:
   """Returns the error message for a tag that `find_unprefixed` found."""
   return (
-    f"tag {tag!r:.60} is not O, B-TYPE or I-TYPE, as others are; entities are"
-    " scored by these prefixes, so write them in all tags, or in no tag."
+    f"tag {tag!r:.60} is not O, B-TYPE or I-TYPE, as other tags are; entities"
+    " are scored by these prefixes, so write them in all tags, or in no tag."
   )
 
 
