@@ -27,7 +27,7 @@ MAX_RANDOM_SHARE = 0.75
 # SAMPLE_TOKENS tokens, from SAMPLE_RANGES ranges of the corpus.
 SAMPLE_TOKENS, SAMPLE_RANGES = 2**22, 4
 # The number of special tokens in a row with a pair.
-_NUM_SPECIAL = 3
+_SPECIAL_TOKENS_PER_PAIR = 3
 
 
 class Coverage(NamedTuple):
@@ -160,7 +160,7 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return
   length = recipe.features["input_ids"][0][0]
-  num_filling = count_long_sentences(corpus, length - _NUM_SPECIAL)
+  num_filling = count_long_sentences(corpus, length - _SPECIAL_TOKENS_PER_PAIR)
   num_single = statistics.num_single_sentence_documents
   if num_filling > num_single:
     yield (

@@ -22,6 +22,7 @@ from bert_jax.text.characters import (
   PAD,
 )
 
+# The keys of a batch. `build_links` adds `back_char_ids`.
 BATCH_KEYS = (
   *("char_ids", "sequence_ids"),
   *("next_ids", "next_weights"),

@@ -75,9 +75,9 @@ def make_sequences(
   """Describes the sequences of rows.
 
   Args:
-    lengths: [B] or [B, S] integers, the tokens of each sequence.
+    lengths: [B] or [B, S] integers, the number of tokens of each sequence.
     numbers: [B] or [B, S] uint64, the numbers of the sequences.
-    width: L, the columns of a row.
+    width: L, the number of columns of a row.
   """
   num_rows = len(lengths)
   lengths = lengths.reshape(num_rows, -1).astype(np.int64)
@@ -104,7 +104,8 @@ class ColumnOrder(NamedTuple):
     columns: [B, L] columns, counted from the beginning of their sequence. The
       entries of a row's sequences follow each other. Entries after those of
       the last sequence have no meaning.
-    first_entries: [B * S] the index in its row of each sequence's first entry.
+    first_entries: [B * S] the index in a row of `columns` where the entries of
+      each sequence begin.
     sizes: [B * S] the number of entries of each sequence.
   """
 
@@ -130,9 +131,13 @@ class ColumnOrder(NamedTuple):
       indices into the raveled [B, L].
     """
     rows = sequences.rows[sequence_indices]
-    column = self.columns[rows, self.first_entries[sequence_indices] + rank]
-    start = rows * self.columns.shape[1] + sequences.begins[sequence_indices]
-    return column.astype(np.int64), start + column
+    local_columns = self.columns[
+      rows, self.first_entries[sequence_indices] + rank
+    ]
+    sequence_starts = (
+      rows * self.columns.shape[1] + sequences.begins[sequence_indices]
+    )
+    return local_columns.astype(np.int64), sequence_starts + local_columns
 
 
 def _weighted_draws(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -275,10 +280,10 @@ def choose_words(
   * Truncation may separate pieces from the start of their word. Here the
     separated pieces are a word. At the front of the second segment, BERT's
     program adds such pieces to the last word of the first segment.
-  * Here no unit continues after a [SEP]. ALBERT's n-grams may.
+  * Here no unit continues after a [SEP]. ALBERT's n-grams may continue there.
   * Here the first word of a span is drawn uniformly, and no word is cut. In
-    SpanBERT a token is drawn uniformly, the span begins at its word, and the
-    last word may be cut to reach the count.
+    SpanBERT a token is drawn uniformly, the span begins at the token's word,
+    and the last word may be cut to reach the count.
 
   Args:
     maskable: [B, L] bool; False at the first column of each sequence.
@@ -292,12 +297,12 @@ def choose_words(
   Returns:
     See `choose_tokens`.
   """
-  is_start = maskable & word_starts
-  is_start[:, :1] = maskable[:, :1]
-  is_start[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
+  is_word_start = maskable & word_starts
+  is_word_start[:, :1] = maskable[:, :1]
+  is_word_start[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
   # Cut the flat columns into blocks. A block is a word, or one token that is
   # not maskable.
-  cuts = np.flatnonzero(is_start | ~maskable)
+  cuts = np.flatnonzero(is_word_start | ~maskable)
   block_sizes = np.diff(cuts, append=maskable.size)
   block_of_column = np.zeros(maskable.size, np.int64)
   block_of_column[cuts] = np.arange(len(cuts))
@@ -305,31 +310,33 @@ def choose_words(
   max_words = len(unit_rule.cumulative_chances)
   word_offsets = np.arange(max_words)
   # There are no words after the last block.
-  is_word = np.append(is_start.ravel()[cuts], np.zeros(max_words, bool))
-  sizes = np.append(block_sizes, np.zeros(max_words, np.int64))
+  is_word = np.append(is_word_start.ravel()[cuts], np.zeros(max_words, bool))
+  padded_sizes = np.append(block_sizes, np.zeros(max_words, np.int64))
   is_picked = np.zeros(len(is_word), bool)
-  order = shuffle_columns(is_start, sequences, key)
+  order = shuffle_columns(is_word_start, sequences, key)
   lengths_key = hashing.make_key(key, "units")
-  remaining = counts.copy()
+  num_remaining = counts.copy()
   for rank in range(order.sizes.max(initial=0)):
-    sequence_indices = np.flatnonzero((remaining > 0) & (rank < order.sizes))
+    sequence_indices = np.flatnonzero(
+      (num_remaining > 0) & (rank < order.sizes)
+    )
     if not len(sequence_indices):
       break
-    column, flat_columns = order.take(sequences, sequence_indices, rank)
+    local_columns, flat_columns = order.take(sequences, sequence_indices, rank)
     block = block_of_column[flat_columns]
     is_free = ~is_picked[block]
-    sequence_indices, column, block = (
+    sequence_indices, local_columns, block = (
       sequence_indices[is_free],
-      column[is_free],
+      local_columns[is_free],
       block[is_free],
     )
     unit_blocks = block[:, None] + word_offsets
-    is_inside = np.logical_and.accumulate(is_word[unit_blocks], axis=1)
+    is_in_unit = np.logical_and.accumulate(is_word[unit_blocks], axis=1)
     if max_words > 1:
       draws = hashing.uniform(
-        lengths_key, sequences.numbers[sequence_indices], column
+        lengths_key, sequences.numbers[sequence_indices], local_columns
       )
-      is_inside &= (
+      is_in_unit &= (
         word_offsets
         <= np.searchsorted(unit_rule.cumulative_chances, draws, "right")[
           :, None
@@ -337,16 +344,16 @@ def choose_words(
       )
     is_already_picked = is_picked[unit_blocks]
     # The cost of a word is the number of tokens that it would newly hide.
-    costs = sizes[unit_blocks]
+    costs = padded_sizes[unit_blocks]
     if unit_rule.may_overlap:
       costs = np.where(is_already_picked, 0, costs)
-    is_inside &= (
-      np.cumsum(costs, axis=1) <= remaining[sequence_indices][:, None]
+    is_in_unit &= (
+      np.cumsum(costs, axis=1) <= num_remaining[sequence_indices][:, None]
     )
     if not unit_rule.may_overlap:
-      is_inside &= ~(is_inside & is_already_picked).any(1, keepdims=True)
-    is_picked[unit_blocks[is_inside]] = True
-    remaining[sequence_indices] -= (costs * is_inside).sum(1)
+      is_in_unit &= ~(is_in_unit & is_already_picked).any(1, keepdims=True)
+    is_picked[unit_blocks[is_in_unit]] = True
+    num_remaining[sequence_indices] -= (costs * is_in_unit).sum(1)
 
   flat_columns = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
-  return flat_columns, np.repeat(np.arange(len(counts)), counts - remaining)
+  return flat_columns, np.repeat(np.arange(len(counts)), counts - num_remaining)

@@ -28,6 +28,7 @@ REPLACEMENTS = {
   "other": (0.8, 0.1),
   "unigram": (0.8, 0.1),
 }
+# The values of `MaskOptions.count`.
 COUNT_RULES = ("round", "round_single", "stochastic", "ceil", "ceil_all")
 
 

@@ -28,8 +28,8 @@ class Portion:
 
   Attributes:
     start: for a prepared corpus, the number of the portion in the epoch, from
-      0; for a text, the index of the portion's first document, from 0.
-      `Portions.read` can start there.
+      0; for a text, the index of the first raw document of the portion, from 0.
+      `Portions.read` can begin at any `start`.
     corpus: the documents.
     elements: [N, ...] entries of the index that `Recipe.index` returned; the
       recipe makes an example from each of them.

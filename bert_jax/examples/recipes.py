@@ -51,7 +51,7 @@ class Recipe:
     find_texts: finds the texts that elements of the index stand for, see
       `assembly.FindTexts`; None for ELMo, whose rows `rows.SEQUENCE_DTYPE`
       cannot describe.
-    has_pairs: True if a row has two texts and a label for their relation.
+    has_pairs: True if each sequence of a row is a pair of texts with a label.
   """
 
   features: Features

@@ -29,7 +29,7 @@ NUM_CHARS = 262
 # text and in the published word list.
 SENTENCE_SYMBOLS = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
 # Matches what `str.split` calls a word.
-_WORD = re.compile(r"\S+")
+_WORD_PATTERN = re.compile(r"\S+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Characters:
     encoded_texts = []
     symbols: dict[str, int] = SENTENCE_SYMBOLS if special else {}
     for text in texts:
-      matches = list(_WORD.finditer(text))
+      matches = list(_WORD_PATTERN.finditer(text))
       words = [symbols.get(match[0], match[0]) for match in matches]
       offsets = [match.span() for match in matches]
       if self.adds_sentence_ends:

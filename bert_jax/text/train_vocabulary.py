@@ -64,6 +64,8 @@ MAX_LINE_CHARS = 1_000
 # With several threads, SentencePiece would round its sums differently in every
 # run.
 NUM_THREADS = 1
+# Texts with more characters than this are cut, and the texts for a trainer have
+# about this many characters.
 _BATCH_CHARS = 2**18
 
 

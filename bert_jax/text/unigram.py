@@ -54,9 +54,11 @@ from bert_jax.text.vocabulary import SPACED_PATTERN, Vocabulary, copy_that_reads
 ALBERT_TOKENS = dict(
   pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]"
 )
+# The character that stands for a space in a piece.
 SPACE = "▁"
-LETTERS = string.ascii_lowercase
-SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
+# The letters and signs of the rule "albert"; see `begins_word`.
+ENGLISH_LETTERS = string.ascii_lowercase
+ALBERT_SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
 _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
 # The names of the rules that say which pieces begin a word; see `begins_word`.
@@ -65,7 +67,7 @@ _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
 WORD_STARTS = ("space", "albert")
 # The numbers of ModelProto's fields pieces, trainer_spec and normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-# The numbers of the fields piece and score of the message SentencePiece.
+# The numbers of the fields piece and score in a message of type SentencePiece.
 _PIECE, _SCORE = 1, 2
 # The number of TrainerSpec's field model_type, and the value of this field for
 # a unigram model, the default.
@@ -97,11 +99,11 @@ def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   """Returns True if a piece begins a word.
 
   By both rules, special tokens and pieces that begin with a space begin a word.
-  By the rule "albert", these pieces also begin a word: a piece of one sign (one
-  of `SIGNS`), a piece that begins with <, and a piece with a character that is
-  neither an English letter nor in `SIGNS`, such as a digit, an apostrophe or a
-  Greek letter (google-research/albert create_pretraining_data.py,
-  _is_start_piece_sp).
+  By the rule "albert", these pieces also begin a word: a piece of one sign (in
+  `ALBERT_SIGNS`), a piece that begins with <, and a piece with a character that
+  is neither an English letter nor in `ALBERT_SIGNS`, such as a digit, an
+  apostrophe or a Greek letter (google-research/albert
+  create_pretraining_data.py, _is_start_piece_sp).
 
   Args:
     piece: the piece as it is in the vocabulary.
@@ -111,8 +113,8 @@ def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
     return True
   return word_starts == "albert" and (
     piece.startswith("<")
-    or (len(piece) == 1 and piece in SIGNS)
-    or not all(c.lower() in LETTERS + SIGNS for c in piece)
+    or (len(piece) == 1 and piece in ALBERT_SIGNS)
+    or not all(c.lower() in ENGLISH_LETTERS + ALBERT_SIGNS for c in piece)
   )
 
 

@@ -45,7 +45,7 @@ SPACED_PATTERN = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 # Characters that are no marks, but belong to the character before them like
 # marks: vowels and finals of decomposed Korean syllables, joiners, and sound
 # marks of half-width kana.
-_ATTACHED_CHARS = re.compile(
+_ATTACHED_PATTERN = re.compile(
   "[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]"
 )
 # A rule of cleaning joins a character with at most this many neighbours.
@@ -659,9 +659,9 @@ def _are_joined(
 
 
 def _is_attached(character: str) -> bool:
-  """Returns True for a mark or a character of `_ATTACHED_CHARS`."""
+  """Returns True for a mark or a character of `_ATTACHED_PATTERN`."""
   return unicodedata.category(character)[0] == "M" or bool(
-    _ATTACHED_CHARS.match(character)
+    _ATTACHED_PATTERN.match(character)
   )
 
 

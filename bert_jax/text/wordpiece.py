@@ -33,7 +33,9 @@ from bert_jax.text.vocabulary import (
   copy_that_reads,
 )
 
+# The beginning of a piece that continues a word.
 CONTINUATION = "##"
+# Rules -> the largest number of characters in a word that is not [UNK].
 MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
 RULES = tuple(MAX_WORD_CHARS)
 # Matches the chunks for the original rules. The lower case of a capital sigma

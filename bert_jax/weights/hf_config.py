@@ -335,7 +335,7 @@ def read_model(fields: HfFields, task: str) -> Config:
   if family == "gpt":
     model["mlp"] = 4 * model["hidden"]
     if fields.number("embd_pdrop") != model["dropout"]:
-      raise fields.refusal("embd_pdrop", "it must be resid_pdrop")
+      raise fields.refusal("embd_pdrop", "it must equal resid_pdrop")
   return model
 
 
