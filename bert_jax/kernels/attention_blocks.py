@@ -1,7 +1,7 @@
 """Finds the blocks of queries and keys that an attention kernel must read.
 
 In packed rows, most pairs of blocks have no query and key that see each other.
-A kernel loops only from the first to the last block that it needs.
+A program of a kernel loops only from the first to the last block that it needs.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def token_ranges(
   def group_ends(
     groups: Int[Array, "b l"], group_numbers: Int[Array, "b l"]
   ) -> Iterator[Int[Array, "b l"]]:
-    """Returns the first and last positions of the groups `group_numbers`."""
+    """Returns the first and last position of each group in `group_numbers`."""
     first, last = (
       jax.vmap(lambda g, f=f: f(positions, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)

@@ -1,4 +1,4 @@
-"""The kernels of fused attention; each is the function of one program.
+"""The kernels of fused attention: functions that do the work of one program.
 
 A variable `d_x` is the gradient of the array `x`.
 """
@@ -111,8 +111,8 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the gradients of a block of queries.
 
-  It also writes `deltas`: for each query, the sum of its output times the
-  output's gradient, without the scale of dropout.
+  The kernel also writes `deltas`: for each query, the sum over features of the
+  output times the output's gradient, without the scale of dropout.
   """
   program = Program(plan, refs)
   *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = program.other_refs
@@ -196,8 +196,8 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes all gradients of a row whose keys are one block.
 
   The program has all keys, so it computes the weights only once for the three
-  gradients. Unlike `keys_kernel`, it needs no array of `deltas`: each delta is
-  a sum over the keys, which it computes.
+  gradients. Unlike `keys_kernel`, this kernel needs no array of `deltas`: the
+  program computes each delta as a sum over the keys.
   """
   program = Program(plan, refs)
   *hashes, log_sums, out_gradient, d_qkv, sums = program.other_refs

@@ -80,7 +80,7 @@ class Plan:
 
   @property
   def block_width(self) -> int:
-    """The width of a block: the next power of 2 of `head_dim`, at least 16."""
+    """The width of a block: the next power of 2 from `head_dim` on, or 16."""
     return fused.next_power_of_2(self.head_dim, 16)
 
   @property
@@ -90,7 +90,7 @@ class Plan:
 
   @property
   def exp2_scale(self) -> float:
-    """The scale of scores x for which the softmax computes 2**x."""
+    """The scale of scores if the softmax computes 2**x in place of exp(x)."""
     return self.scale * math.log2(math.e)
 
   @property
@@ -281,7 +281,8 @@ class Program:
   ) -> Array:
     """Computes the probabilities of a block of queries and a block of keys.
 
-    A query that sees no key has equal probabilities, as in a softmax.
+    A query that sees no key has equal probabilities, as by a softmax of equal
+    scores.
 
     Args:
       product: the products of queries and keys.

@@ -2,9 +2,9 @@
 
 Only the option products="fp8" selects them. In each step every operand is
 divided by a scale, so that its largest absolute value in that step becomes the
-largest 8-bit float. Activations and weights are
-e4m3, gradients are e5m2 (Micikevicius et al. 2022, section 4). Sums are
-float32, and the product has the dtype of the computation.
+largest 8-bit float. Activations and weights are e4m3, gradients are e5m2
+(Micikevicius et al. 2022, section 4). Sums are float32, and the product has the
+dtype of the computation.
 """
 
 import math
@@ -75,7 +75,7 @@ _product.defvjp(_forward, _backward)
 def product(
   x: Float[Array, "..."], kernel: Float[Array, "..."], num_summed_axes: int
 ) -> Float[Array, "..."]:
-  """Multiplies an array by a kernel; both and the product have one dtype.
+  """Multiplies an array and a kernel of one dtype; the product has this dtype.
 
   Args:
     x: the array.

@@ -16,7 +16,7 @@ Axes = tuple[str | None, ...]
 Numbers = TypeVar("Numbers", Array, np.ndarray)
 GOLDEN_RATIO = 0x9E3779B1  # A prime near 2**32 / the golden ratio.
 
-# Option of an encoder -> its values, which are implementations, except "auto".
+# Option of an encoder -> the names of implementations; "auto" is valid too.
 IMPLEMENTATIONS = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
   "elementwise": ("xla", "triton"),
@@ -152,12 +152,12 @@ def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:
-  """Returns hashes, uint32, of the seed and of an element's first indices.
+  """Returns hashes, uint32, of the seed and of all indices except the last.
 
   Args:
     first: the output of `first_hashes`, which broadcasts with `index`.
-    index: uint32 below 2**31: the element's index on the axes between the first
-      and the last, as if they were flattened into one axis.
+    index: uint32 below 2**31: indices on the axes between the first and the
+      last, as if these axes were flattened into one axis.
   """
   return hash_uint32(
     first + hash_uint32(index * np.uint32(2) + np.uint32(GOLDEN_RATIO))
@@ -180,9 +180,9 @@ def random_bits(row: Array, column: Array | np.ndarray) -> Array:
   Each element costs one product and one sum. This is strongly universal hashing
   (Dietzfelbinger 1996), with one difference: the factor and the summand of a
   row are not independent, but are both made from the row's hash. The bits are
-  good for a comparison with a threshold: its results in pairs of elements, in
-  four elements of a rectangle, and summed over rows and columns are distributed
-  as with independent draws (tests/models/test_layers.py).
+  good for a comparison with a threshold. The results of comparisons are
+  distributed as with independent draws: for two elements, for four elements of
+  a rectangle, and summed over rows and columns (tests/models/test_layers.py).
 
   Args:
     row: the output of `row_hashes`.

@@ -23,7 +23,7 @@ FORWARD_TUNING = (32, 128, 8)
 BACKWARD_TUNING = (32, 128, 8)
 # At most this many programs of the backward kernel share the rows of a block of
 # columns.
-PROGRAMS_PER_COLUMNS = 64
+MAX_PROGRAMS_PER_COLUMN_BLOCK = 64
 
 
 def _forward_kernel(
@@ -64,7 +64,8 @@ def _backward_kernel(
   """Computes `d_x` from `d_y`, and sums of `d_x` over rows.
 
   A program has one block of columns, and in it every n-th block of rows, where
-  n is `num_programs`. Its sums are one row of `sums`.
+  n is `num_programs`. The sums of the program are one row of
+  `sums`.
   """
   height, breadth, _ = BACKWARD_TUNING
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
@@ -252,7 +253,7 @@ def _backward(
     width = x.shape[-1]
     num_rows = x.size // width
     height, breadth, warps = BACKWARD_TUNING
-    num_programs = min(PROGRAMS_PER_COLUMNS, pl.cdiv(num_rows, height))
+    num_programs = min(MAX_PROGRAMS_PER_COLUMN_BLOCK, pl.cdiv(num_rows, height))
     d_x, sums = pl.pallas_call(
       functools.partial(
         _backward_kernel,

@@ -28,7 +28,7 @@ from bert_jax.kernels import (
 )
 
 # The tuning of each kernel: queries in a block, keys in a block, warps, stages
-# of the pipeline. These are the fastest on an H200 with heads of 64.
+# of the pipeline. These tunings are the fastest on an H200, for heads of 64.
 #   name           kernel           rows                  measured at
 #   FORWARD        forward_kernel   over 128 tokens       512 tokens
 #   FORWARD_SHORT  forward_kernel   up to 128 tokens      128 tokens

@@ -22,7 +22,7 @@ Rows = Any
 FORWARD_WARPS = 1
 # The tuning of the backward kernel: warps, programs, rows in a tile. A program
 # adds up the gradients of bias and scale over its rows. An H100 has 132
-# processors, and each gets 8 programs of NARROW, or 4 of WIDE.
+# processors, and each gets 8 programs with NARROW, or 4 with WIDE.
 #   tuning  columns     programs  measured on an H200, by warps
 #   NARROW  below 1024  8 x 132   768 columns, 32,768 rows:
 #                                   1: 70 us, 4: 78 us, 8: 82 us
@@ -42,7 +42,7 @@ class _Plan:
     num_columns: the width of a row.
     rate: the rate of the dropout.
     epsilon: the epsilon of the LayerNorm.
-    rows_per_tile: the number of rows that a program reads at once. It divides
+    rows_per_tile: the number of rows that a program reads at once, a divisor of
       `num_rows`.
   """
 
@@ -160,9 +160,9 @@ def _backward_kernel(
 ) -> None:
   """Computes `d_x` and `d_y` from the two gradients of the output.
 
-  A program works on every n-th tile of rows, where n is `num_programs`. It adds
-  up the gradients of bias, scale and shift over its rows, and writes them to
-  its row of `sums`.
+  A program works on every n-th tile of rows, where n is `num_programs`. Over
+  these rows the program adds up the gradients of bias, scale and shift, and
+  writes the three totals into one entry of `sums`.
   """
   program, num_programs, tile = (
     _Program(plan),

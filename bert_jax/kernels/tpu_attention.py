@@ -132,7 +132,7 @@ class _HeadGroup:
     return self.merge(index, x, jnp.zeros_like(x))
 
   def merge(self, index: int, x: Array, others: Array | None) -> Array:
-    """Returns `x` in the columns of one head, and `others` in all the rest.
+    """Returns `x` in the columns of one head, and `others` in other columns.
 
     Args:
       index: the head's index in the group.
@@ -322,7 +322,7 @@ def _backward_kernel(
   d_scores: Ref,
   **options: Any,
 ) -> None:
-  """Computes the gradients of queries, keys, values and their bias.
+  """Computes the gradients of queries, keys and values, and of the bias.
 
   Args:
     query_hashes: see `_Program`, also for `key_hashes`, `q_ids`, `k_ids` and

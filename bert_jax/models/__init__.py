@@ -22,14 +22,14 @@ Families (each has an encoder, and its published sizes with their sources):
   distilbert.py: DistilBERT, without segments.
   tinybert.py: TinyBERT, BERT in two sizes, with maps to a teacher's width.
   gpt.py: GPT-1, in which a token sees only itself and the tokens before it.
-  elmo.py: ELMo, which makes words from characters and reads them with LSTMs.
+  elmo.py: ELMo, which reads words as characters, with LSTMs.
   lstm.py: ELMo's LSTM layers.
 Heads:
-  heads.py: masked LM, span boundaries, pairs; `ForPreTraining`; pooling.
+  heads.py: heads for masked tokens, span boundaries and pairs; pooling.
   task_heads.py: an encoder with a head for classes, tags, spans or choices.
   question_head.py: ELECTRA's head for questions.
 From a converted folder:
-  from_config.py: the module of its config, and the shapes of its parameters.
+  from_config.py: the folder's module, and the shapes of its parameters.
 """
 
 from types import ModuleType

@@ -28,8 +28,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
   "xlarge_v2": _XLARGE | _NO_DROPOUT,
   "xxlarge_v2": _XXLARGE | _NO_DROPOUT,
 }
-# Dropout follows the pooler. Its rate is a field of the published configuration
-# (albert_config: classifier_dropout_prob), separate from the encoder's rate.
+# Dropout follows the pooler. The dropout rate is a field of the published
+# configuration (albert_config: classifier_dropout_prob), separate from the
+# encoder's rate.
 POOLING = heads.Pooling(activation="tanh")
 PRETRAINED_POOLER = True
 

@@ -30,7 +30,7 @@ def attention_mask(
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
-  """Returns True where a key is not after the query, which may see it."""
+  """Returns True where a query may see a key: no key is after its query."""
   return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
@@ -48,7 +48,7 @@ def attention(
 
   The softmax is computed in float32, whatever the dtype of the inputs. A masked
   key gets probability exactly 0 if its query has a key that is not masked. If
-  all keys of a query are masked, they get equal, finite probabilities.
+  all keys of a query are masked, these keys get equal, finite probabilities.
 
   Args:
     qkv: queries, keys and values of each head, without their bias.
@@ -211,7 +211,7 @@ class Attention(nn.Module):
     """Computes attention.
 
     Returns:
-      The output before its bias is added, that bias, and the probabilities.
+      The output without its bias, the bias, and the probabilities.
     """
     projections = [
       layers.Dense(

@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 POOLING = heads.Pooling(activation=None)
 PRETRAINED_POOLER = False
 OBJECTIVE = "electra"
-# Classifiers of transformers add a dense layer with gelu (modeling_electra.py,
+# The library transformers adds a dense layer with gelu (modeling_electra.py,
 # ElectraClassificationHead).
 DENSE_POOLING = heads.Pooling(activation="gelu", input_dropout=True)
 

@@ -237,7 +237,7 @@ class Encoder(nn.Module):
       segment_ids: 0 for the first segment, 1 for the second; all 0 if None. A
         family without segments does not read them.
       sequence_ids: 0 at padding and 1 at real tokens; in a packed row 1, 2, ...
-        are the numbers of its sequences. All 1 if None.
+        are the numbers of the row's sequences. All 1 if None.
       position_ids: 0, 1, 2, ... in each sequence. If None, positions count
         along the whole row.
       train: True applies dropout, which needs a "dropout" rng.
@@ -258,7 +258,7 @@ class Encoder(nn.Module):
 
 
 def field_values(encoder: nn.Module) -> dict[str, Any]:
-  """Returns {field: value}, without the fields that every Flax module has."""
+  """Returns {field: value} of an encoder, without `parent` and `name`."""
   return {name: getattr(encoder, name) for name in _field_names(encoder)}
 
 

@@ -2,7 +2,7 @@
 
 With explicit axes each array's type says how devices split it. jax refuses an
 operation whose output could be split in several ways, such as the look-up of
-ids in a table. With automatic axes the compiler chooses how to split it. So a
+ids in a table. With automatic axes the compiler chooses one of the ways. So a
 module makes the axes automatic during a call, and explicit again in the outputs
 of the call.
 """

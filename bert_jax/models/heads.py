@@ -25,14 +25,14 @@ class MaskedLanguageModel(nn.Module):
   """Predicts masked tokens.
 
   The head consists of a dense layer, the activation, LayerNorm, the tied
-  decoder and an output bias. It reads only the masked positions, so that
+  decoder and an output bias. The head reads only the masked positions, so that
   logits of all positions, [b, l, v], never exist (google-research/bert
   run_pretraining.py, get_masked_lm_output).
 
   Attributes:
     vocab_size: the number of pieces. The table's rows beyond this number get
-      the lowest float32 as logits. So such a row gets the probability
-      0 and no gradient, and is never the argmax.
+      the lowest float32 as logits. So such a row gets probability 0 and no
+      gradient, and is never the argmax.
     activation: the activation between the dense layer and the LayerNorm.
     norm_epsilon: the epsilon of the LayerNorm.
     dtype: the dtype of the computation.
@@ -104,8 +104,8 @@ class SpanBoundary(nn.Module):
     Args:
       hidden: the encoder's last hidden states.
       positions: the positions of the tokens. Tokens whose offset in the span is
-        not below `NUM_SPAN_OFFSETS` get the last offset's vector; their weight
-        in the loss must be 0.
+        not below `NUM_SPAN_OFFSETS` get the last offset's vector; such tokens
+        must have weight 0 in the loss.
       spans: the positions just left and just right of each token's span.
       embedding: the word table.
     """
@@ -281,7 +281,7 @@ def build_word_head(
 class ForPreTraining(nn.Module):
   """Joins an encoder and the heads of its pre-training.
 
-  The masked-LM head is always there, the others by option.
+  The masked-LM head is always present; options add the other heads.
 
   Attributes:
     encoder: an encoder of BERT, RoBERTa, ALBERT or DistilBERT.

@@ -83,8 +83,8 @@ class Dropout(nn.Module):
 class Named(nn.LogicallyPartitioned):
   """Boxes a parameter with the names of its logical axes.
 
-  `nnx.bridge.ToNNX` keeps the names. With `nn.LogicallyPartitioned`, it would
-  also ask for a mesh whose axes have these names.
+  `nnx.bridge.ToNNX` keeps the names. With `nn.LogicallyPartitioned`, the bridge
+  would also ask for a mesh whose axes have these names.
 
   Attributes:
     compute_dtype: the dtype to which the model casts the parameter before each
@@ -324,8 +324,8 @@ class Embedding(nn.Module):
   """Holds a float32 table [size, features], and looks up rows by their ids.
 
   A look-up returns float32 rows, which the caller casts. So the gradient of
-  the look-up is a float32 scatter. With a bfloat16 scatter, the scatter took a
-  third of the time of a BERT-base step on an H100.
+  the look-up is a float32 scatter. A bfloat16 scatter took a third of the time
+  of a BERT-base step on an H100.
 
   An id outside of [0, size) gives a row of NaN. A device cannot raise an error,
   and nobody would notice a row of another id, or of zeros.

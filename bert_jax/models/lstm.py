@@ -72,7 +72,7 @@ class Lstm(nn.Module):
     glorot = nn.initializers.glorot_uniform()
     zeros = nn.initializers.zeros_init()
     # As published, one variable holds all gates, so that an optimizer's rules
-    # for a variable (clipping its norm, for example) see the whole layer.
+    # for a variable (a limit of the norm, for example) see the whole layer.
     kernel = self.param(
       "kernel",
       with_axes(glorot, ("embed", "mlp")),
@@ -313,7 +313,7 @@ def _backward(
   d_outputs, d_last_states = gradients
 
   def previous(first: Array, arrays: Array) -> Array:
-    """Returns for each word the array of the word before it.
+    """Returns for each word the array of the previous word.
 
     The first word gets `first`, and a word with a reset gets 0.
     """

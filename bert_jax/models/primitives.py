@@ -156,7 +156,7 @@ def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
 
   The backward pass rounds the gradient to the dtype of the inputs before it
   multiplies, as all other products do. Otherwise the gradient would stay in
-  float32, and its products would be slower.
+  float32, and the products with it would be slower.
 
   Args:
     spec: the equation, as for `jnp.einsum`, with letters for all axes.

@@ -157,10 +157,10 @@ class JointAnswerHead(nn.Module):
     return logits.swapaxes(0, 1)
 
   def _no_answer_logits(
-    self, hidden: Array, start: Float[Array, "b l"]
+    self, hidden: Array, start_logits: Float[Array, "b l"]
   ) -> Float[Array, "b"]:
-    """Returns the logit of no answer; `start` are the logits of the starts."""
-    probabilities = jax.nn.softmax(start)
+    """Returns the logit of no answer for each row."""
+    probabilities = jax.nn.softmax(start_logits)
     mean = jnp.einsum("bl,bld->bd", probabilities, hidden.astype(jnp.float32))
     x = jnp.concatenate([hidden[:, 0].astype(jnp.float32), mean], -1)
     x = layers.activation("gelu")(self.null_hidden(x))

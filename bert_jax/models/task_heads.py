@@ -61,7 +61,8 @@ def head_options(
   Args:
     kind: the kind of the task, a key of `TASK_BY_KIND`.
     pooling: the family's `POOLING`.
-    num_labels: the number of classes or tags; other kinds do not read it.
+    num_labels: the number of classes or tags; only kinds with classes or tags
+      read it.
     dropout: the dropout rate before the classifier. None means the published
       rate: 0.1 for tags, 0 for spans, else the rate of `pooling`.
     span_head: one of `SPAN_HEADS`; only spans read it.
@@ -97,7 +98,8 @@ class SequenceClassifier(nn.Module):
   score; the loss applies the softmax over the choices.
 
   The dense layer of the pooling is called "pooler" in the tree of parameters.
-  It is the pre-trained pooler in families with `PRETRAINED_POOLER`, else new.
+  This layer is the pre-trained pooler in families with `PRETRAINED_POOLER`,
+  and a new layer in other families.
 
   Attributes:
     encoder: an encoder of any family.

@@ -63,7 +63,7 @@ def build_function(name: str) -> Callable[..., Objective]:
 def option_defaults(name: str) -> dict[str, Any]:
   """Returns {option: default} for an objective.
 
-  An option that must be given has the value `dataclasses.MISSING` there. The
+  For an option that must be given, the default is `dataclasses.MISSING`. The
   arguments `model` and `teacher` are not options.
 
   Raises:

@@ -25,8 +25,8 @@ class Objective(NamedTuple):
 
   Attributes:
     init: (rng, batch) -> parameters, in flax's boxes with logical axis names.
-    divisors: batch -> {name: float32 divisor of the sum with this name}. It is
-      called with the whole global batch, before the split into micro-batches.
+    divisors: batch -> {name: float32 divisor of the sum with this name}. The
+      batch is the whole global batch, before the split into micro-batches.
     loss: (parameters, teacher's parameters, carry, batch, rng, train) ->
       ({name: float32 sum}, carry). The loop adds the sums of all micro-batches
       and devices, and then divides each total by its divisor.
@@ -38,7 +38,7 @@ class Objective(NamedTuple):
     init_teacher: like `init`, for a teacher's parameters; None if the objective
       has no teacher.
     inherit: (parameters, teacher's parameters) -> the parameters with which a
-      student begins; None if it begins with the result of `init`.
+      student begins; None if the student begins with the result of `init`.
     init_carry: batch (arrays or shapes) -> the `carry` of the first step, in
       flax's boxes, as for `init`.
     predict: (parameters, batch) -> a task's logits of every row; None if the
@@ -170,9 +170,9 @@ def cross_entropy(
 ) -> Float[Array, "*n"]:
   """Returns cross-entropies in nats, float32.
 
-  The label's logit is picked by a comparison with all classes, whose gradient
-  the compiler fuses with the softmax's. If the logit were picked by a gather,
-  the gradient would be a scatter into an array as large as the logits.
+  The label's logit is picked by a comparison of the label with all classes. The
+  compiler fuses the gradient of this step with that of the softmax. The
+  gradient of a gather would be a scatter into an array as large as the logits.
 
   Args:
     logits: the logits.

@@ -33,8 +33,8 @@ from bert_jax.objectives.base import (
   sum_by_chunks,
 )
 
-# A student of 6 layers begins with these layers of its teacher, which has 12;
-# layer 0 is the lowest (huggingface/transformers
+# A student of 6 layers begins with these layers of a teacher of 12 layers.
+# Layer 0 is the lowest (huggingface/transformers
 # research_projects/distillation/scripts/extract_distilbert.py).
 TEACHER_LAYERS = (0, 2, 4, 7, 9, 11)
 # The values of the option `kl_tokens`.
@@ -58,7 +58,7 @@ def masked_lm_logits(
 
   Args:
     module: a `heads.ForPreTraining`.
-    hidden: the last hidden states of its encoder.
+    hidden: the last hidden states of the module's encoder.
     positions: the positions to predict; None means all positions.
   """
   if positions is None:

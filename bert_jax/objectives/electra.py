@@ -83,7 +83,7 @@ def detection_sums(
   is_replaced: Float[Array, "b l"],
   is_real: Float[Array, "b l"],
 ) -> Sums:
-  """Returns `rtd_NAME` for each NAME in `DETECTION_METRICS`.
+  """Returns `rtd_{name}` for each name in `DETECTION_METRICS`.
 
   Each value is a sum over the real tokens:
 
@@ -118,7 +118,7 @@ def build(
   discriminator_weight: float = 50.0,
   temperature: float = 1.0,
 ) -> Objective:
-  """Builds the generator's masked LM and the detection of its samples.
+  """Builds the generator's masked LM, and the detection of replaced tokens.
 
   The discriminator sees a sample of the generator at each masked position. A
   sample that equals the original token counts as original. The discriminator's

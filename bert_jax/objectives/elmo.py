@@ -164,9 +164,8 @@ def sampled_losses(
   Args:
     hidden: the hidden states to decode.
     labels: the true classes.
-    label_rows: the vectors of the labels in the softmax, and their biases.
-    candidate_rows: the vectors of the candidates in the softmax, and their
-      biases.
+    label_rows: the softmax's vectors and biases of the labels.
+    candidate_rows: the softmax's vectors and biases of the candidates.
     candidates: the candidates' classes.
     num_tries: the number of draws that `draw_classes` returns.
     vocab_size: the number of all classes.
@@ -352,7 +351,7 @@ def build(
       names = (f"{direction}_loss" for direction in TARGET_OF_DIRECTION)
       return dict(zip(names, sums, strict=True)), last_states
 
-    # `_direction_losses` folds in 0 and 1, for the two directions' candidates.
+    # `_direction_losses` folds 0 and 1 into `rng`, for the candidates.
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
     sums, last_states = nn.apply(run, module)({"params": params}, rngs=rngs)
     if initial_states is None:

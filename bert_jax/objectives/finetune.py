@@ -367,8 +367,8 @@ def build(
     task_heads.TASK_BY_KIND[kind], encoder, head_arguments
   )
   sum_losses = _make_sums(module, kind, lm_weight, span_positions)
-  # If an encoder has a `padding_id`, this row of its position table is for
-  # padding.
+  # If an encoder has a `padding_id`, the position table has a row for padding,
+  # at this index.
   has_padding_row = "padding_id" in field_values(encoder)
   tables = ("word", "position") if has_padding_row else ("word",)
   frozen_id = padding_id if kind == "span" and not train_padding else None

@@ -101,8 +101,8 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, and `family`.
     pairs: True also trains the pooler and the pair head.
-    pair_name: the prefix of the pairs' metrics, a key of
-      `LABEL_1_MEANINGS`. The recipe of the data decides what the label means.
+    pair_name: the prefix of the pairs' metrics, a key of `LABEL_1_MEANINGS`.
+      The recipe of the data must make labels with this meaning.
     span_boundary: True also trains SpanBERT's boundary head.
     span_edges: True also trains the boundary head on spans next to the special
       token at the start or the end of a sequence. The released program leaves

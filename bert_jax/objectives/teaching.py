@@ -12,7 +12,8 @@ from bert_jax import models
 from bert_jax.models.encoder import Encoder, encode
 from bert_jax.objectives.base import Batch, Params
 
-# Family -> the format of its rows. It may teach any family of the same format.
+# Family -> the format of its rows. A teacher's family and its student's must
+# have the same format.
 ROW_FORMATS = {
   "bert": "bert",
   "tinybert": "bert",
@@ -73,7 +74,8 @@ def check_sizes(
       may be empty.
   """
   names = ["hidden", "vocab_size"]
-  # A copied layer computes what it did in the teacher only if all are equal.
+  # A copied layer computes the same function as in the teacher only if these
+  # fields are equal too.
   if layers:
     names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
@@ -117,7 +119,7 @@ def check_weights(**weights: float) -> None:
 def copy_layers(
   params: Params, teacher: Params, layers: Sequence[int]
 ) -> Params:
-  """Returns a student's parameters, with the teacher's values where it has any.
+  """Returns a student's parameters, with the teacher's values for common paths.
 
   Args:
     params: the student's parameters. A path that the teacher lacks keeps the

@@ -3,9 +3,10 @@
 The source is Jiao et al. 2020, section 3.1. A student has M layers and its
 teacher has N layers. Layer m of the student learns from layer g(m) = m N / M of
 the teacher. The student's embeddings learn from the teacher's embeddings
-(g(0) = 0). With BERT-base as the teacher, g(m) is 3m for 4 layers and
-2m for 6 layers (section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT
-general_distill.py, layers_per_block).
+(g(0) = 0). With BERT-base as the teacher, g(m) is 3m for a student of 4 layers
+and 2m for a student of 6 layers (section 4.2;
+huawei-noah/Pretrained-Language-Model TinyBERT general_distill.py,
+layers_per_block).
 """
 
 import functools
@@ -170,7 +171,7 @@ def original_ids(batch: Batch) -> Int[Array, "b l"]:
 def _attention_params(encoder: Params, step: int) -> Params:
   """Returns the attention parameters of every `step`-th layer of an encoder.
 
-  Layers are counted from 1, so the first one returned is layer `step`.
+  Layers are counted from 1, so the first returned layer is layer `step`.
   """
   weights = encoder["layers"]["layer"]["attention"]
   return jax.tree.map(lambda x: x[step - 1 :: step], weights)

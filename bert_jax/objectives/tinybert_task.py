@@ -74,7 +74,7 @@ def prediction_sum(
     kind: the kind of the task, one of `KINDS`.
     student_logits: the student's logits; for a regression, n = 1.
     teacher_logits: the teacher's logits.
-    batch: the batch; its padded rows do not count.
+    batch: the batch; rows of padding do not count.
     targets: see `build`.
     temperature: the temperature of both softmaxes.
   """
@@ -130,13 +130,13 @@ def build(
 ) -> Objective:
   """Builds the objective of one of the two stages, which are separate runs.
 
-  Stage "layers" has the losses of `objectives/tinybert.py`. It trains only the
-  encoder and the maps (linear layers from the student's width to the
+  Stage "layers" has the losses of `objectives/tinybert.py`. This stage trains
+  only the encoder and the maps (linear layers from the student's width to the
   teacher's), so the student has no head, and cannot predict.
 
-  Stage "prediction" trains on `prediction_loss`, a mean over rows. It also
-  reports `task_loss` and `task_accuracy` for the gold labels (only `task_loss`
-  for a regression).
+  Stage "prediction" trains on `prediction_loss`, a mean over rows. This stage
+  also reports `task_loss` and `task_accuracy` for the gold labels (only
+  `task_loss` for a regression).
 
   Args:
     model: keyword arguments of the student's `build`, and `family`.
