@@ -194,13 +194,21 @@ def _named_tokens(
   for key in _SPECIAL_LIST_KEYS:
     entries = settings.get(key) or ()
     declarations += entries.values() if isinstance(entries, dict) else entries
-  tokens = {}
-  for fields in declarations:
-    if isinstance(fields, dict) and isinstance(fields.get("content"), str):
-      tokens[fields["content"]] = make_token(fields | {"special": True}), False
-    elif isinstance(fields, str) and fields:
-      tokens[fields] = AddedToken(fields, normalized=False, special=True), True
-  return tokens
+  tokens_by_content = {}
+  for declaration in declarations:
+    if isinstance(declaration, dict) and isinstance(
+      declaration.get("content"), str
+    ):
+      tokens_by_content[declaration["content"]] = (
+        make_token(declaration | {"special": True}),
+        False,
+      )
+    elif isinstance(declaration, str) and declaration:
+      tokens_by_content[declaration] = (
+        AddedToken(declaration, normalized=False, special=True),
+        True,
+      )
+  return tokens_by_content
 
 
 def make_token(fields: Mapping[str, Any]) -> AddedToken:
@@ -212,7 +220,7 @@ def make_token(fields: Mapping[str, Any]) -> AddedToken:
 
 
 def _added_json_tokens(
-  ids_by_content: Mapping[str, Any],
+  id_by_content: Mapping[str, Any],
   special_contents: Collection[str],
   unnormalized_contents: Collection[str],
   path: str,
@@ -222,14 +230,14 @@ def _added_json_tokens(
   The file holds no flags.
 
   Args:
-    ids_by_content: the content of the file: token -> id.
+    id_by_content: the content of the file: token -> id.
     special_contents: the special tokens that the folder's files name.
     unnormalized_contents: the tokens that are matched in the text before it is
       normalized.
     path: the file, for messages.
   """
   tokens = []
-  for content, token_id in ids_by_content.items():
+  for content, token_id in id_by_content.items():
     if type(token_id) is not int or token_id < 0 or not content:
       raise UserError(
         f"{path} must be a JSON object with a token and its id in each entry."

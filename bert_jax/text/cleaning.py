@@ -264,10 +264,12 @@ def _sequences_to_compose() -> dict[str, str]:
   * two or three marks of a block that are not in NFC's order: the marks of
     Arabic and Hebrew are often typed in a different order.
   """
-  sequences: dict[str, str] = {}
+  nfc_by_sequence: dict[str, str] = {}
   for letter, composed_by_mark in _find_compositions().items():
     texts = [
-      x + mark for mark in composed_by_mark for x in (letter, letter.upper())
+      base_letter + mark
+      for mark in composed_by_mark
+      for base_letter in (letter, letter.upper())
     ]
     for first_mark in {*composed_by_mark, *_marks_of_script(letter)}:
       for second_mark in composed_by_mark:
@@ -278,7 +280,9 @@ def _sequences_to_compose() -> dict[str, str]:
           for candidate in (text, with_first_composed)
           if candidate != second_mark and not _is_nfc(candidate)
         ]
-    sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
+    nfc_by_sequence |= {
+      text: unicodedata.normalize("NFC", text) for text in texts
+    }
   for block_marks in _marks_by_block().values():
     # There are rules for three marks in a row only if their combining classes
     # are below 100, as those of Hebrew and Arabic vowels are.
@@ -286,17 +290,17 @@ def _sequences_to_compose() -> dict[str, str]:
     for length, choices in ((2, block_marks), (3, low_class_marks)):
       for sequence in itertools.product(choices, repeat=length):
         if not _is_nfc(text := "".join(sequence)):
-          sequences[text] = unicodedata.normalize("NFC", text)
-  return sequences
+          nfc_by_sequence[text] = unicodedata.normalize("NFC", text)
+  return nfc_by_sequence
 
 
 def _marks_by_block() -> dict[int, list[str]]:
-  """Returns the combining marks by block: a block is code point // 256."""
-  marks: dict[int, list[str]] = {}
+  """Returns block -> combining marks; a block's number is code point // 256."""
+  marks_by_block: dict[int, list[str]] = {}
   for character in _assigned_characters():
     if unicodedata.combining(character):
-      marks.setdefault(ord(character) >> 8, []).append(character)
-  return marks
+      marks_by_block.setdefault(ord(character) >> 8, []).append(character)
+  return marks_by_block
 
 
 @functools.cache

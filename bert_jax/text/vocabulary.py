@@ -560,7 +560,7 @@ def extend_offsets(
     offsets = _extend_begins(text, offsets, clean)
   elif text.isascii():
     return offsets
-  extended = []
+  extended_offsets = []
   extended_ends: dict[int, int] = {}
   # A piece is extended at most up to `stop`, where the next piece begins.
   stop = len(text)
@@ -571,15 +571,15 @@ def extend_offsets(
         extended_ends[end] = _extended_end(text, end, stop, clean)
       stop = min(stop, begin)
       end = extended_ends[end]
-    extended.append((begin, end))
-  return extended[::-1]
+    extended_offsets.append((begin, end))
+  return extended_offsets[::-1]
 
 
 def _extend_begins(
   text: str, offsets: list[tuple[int, int]], clean: Callable[[str], str]
 ) -> list[tuple[int, int]]:
   """Extends pieces by the characters before them that cleaning joins."""
-  extended = []
+  extended_offsets = []
   # All pieces that begin at the character `last_begin` get `extended_begin`,
   # which is never before `stop`, where the earlier pieces end.
   last_begin, extended_begin = -1, 0
@@ -591,8 +591,8 @@ def _extend_begins(
         extended_begin = _extended_begin(text, begin, stop, clean)
       last_end = max(last_end, end)
       begin = extended_begin
-    extended.append((begin, end))
-  return extended
+    extended_offsets.append((begin, end))
+  return extended_offsets
 
 
 def _extended_begin(

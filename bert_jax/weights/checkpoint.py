@@ -209,10 +209,10 @@ class Checkpointer:
   def set_run_metadata(
     self, config: dict[str, Any], tokenizer_files: dict[str, bytes]
   ) -> None:
-    """Sets what later checkpoints store about their run.
+    """Sets what later checkpoints store about the run.
 
-    A program that opens the run compares what a checkpoint stores with the
-    files in the run's folder.
+    A program that opens the run compares these data with the files in the run's
+    folder.
 
     Args:
       config: the content of config.json.

@@ -44,7 +44,7 @@ def check_is_tower(weights: Weights, tower: str | None, path: str) -> None:
 
 
 def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
-  """Returns pairs: (prefix in a model with one tower, prefix with both)."""
+  """Returns pairs: (prefix in a one-tower model, prefix in a joined model)."""
   return (_EMBEDDING_PREFIXES, ("encoder/tower/", f"{tower}/"))
 
 
