@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bert_jax import messages
 from bert_jax.messages import UserError, did_you_mean, note, watched
 from bert_jax.tasks import (
@@ -186,7 +188,16 @@ def _finetune(
   """
   start_model = trained.StartModel(model)
   if isinstance(data, dict) and "train" in data:
-    validation = data.get("validation") if validation is None else validation
+    unread_splits = {*data} - {"train"}
+    if validation is None and "validation" in data:
+      validation = data["validation"]
+      unread_splits -= {"validation"}
+    if unread_splits:
+      names = ", ".join(sorted(map(repr, unread_splits)))
+      note(
+        f"finetune: data has more splits than are read: {names}; its rows for"
+        ' evaluation are "validation", unless validation= is given'
+      )
     data = data["train"]
   rows = labelled.read(data, "data", columns.text, columns.label)
   task_columns = labelled.Columns(
@@ -223,6 +234,8 @@ def _split_rows(
   """Returns {split: its rows}, and a note if rows were held out (else "")."""
   if validation is None:
     validation = HELD_OUT_SHARE
+  if isinstance(validation, np.generic):
+    validation = validation.item()
   if isinstance(validation, bool):
     raise UserError(
       f"validation={validation} must be rows, a share of data, or 0."
@@ -285,6 +298,11 @@ def _prepare_task(
     length = length or encoded_rows.read_meta(str(task_folder))["length"]
   else:
     model = open_model()
+    if model.family == "elmo":
+      raise UserError(
+        f"model={model.path}: finetune does not train ELMo; train a model on"
+        " its features, or fine-tune a Transformer."
+      )
     if length is not None:
       trained.check_length(model, length)
     length = length or min(task_format.length, model.module.encoder.max_length)

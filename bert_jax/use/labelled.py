@@ -269,6 +269,7 @@ class Columns:
     if kind == "span":
       _check_question_columns(column_names)
       self.kind, self.name_by_role = kind, {}
+      self.may_lack_pairs = False
       return
     for option, name in (("text", text), ("pair", pair), ("label", label)):
       if name is not None:
@@ -281,6 +282,8 @@ class Columns:
     )
     for option, name in (("text", text), ("label", label)):
       if name not in column_names:
+        if any(name in row.fields for row in rows):
+          tables.get_cell(rows[0], name)  # Raises an error that names the row.
         raise UserError(
           f"data has no column {name!r}, only {', '.join(column_names)}; pass"
           f" {option}= with the name of another column."
@@ -293,6 +296,7 @@ class Columns:
         " once."
       )
     self.kind = kind or infer_kind(rows, text, label)
+    self.may_lack_pairs = pair is None and _PAIR_COLUMN not in (text, label)
     if self.kind == "tagging":
       self.name_by_role = {"words": text, "tags": label}
     else:
@@ -371,6 +375,7 @@ def make_task(
   for rows in splits.values():
     for row in rows:
       _check_texts(columns, row)
+      _check_no_second_text(columns, row)
   rows_by_split = {
     split: [columns.rename_columns(row) for row in rows]
     for split, rows in splits.items()
@@ -430,6 +435,19 @@ def _check_texts(columns: Columns, row: Record) -> None:
           f"{row.location}: the list {name!r} has {word!r:.60}, which is not a"
           " word."
         )
+
+
+def _check_no_second_text(columns: Columns, row: Record) -> None:
+  """Raises a UserError if a row has a second text that would be dropped.
+
+  The first row to train on decides whether the texts are pairs.
+  """
+  if not columns.may_lack_pairs or row.fields.get(_PAIR_COLUMN) is None:
+    return
+  raise UserError(
+    f"{row.location} has a second text, but row 0 of data has none; give all"
+    " rows a second text, or none."
+  )
 
 
 def _check_answers(task_format: TaskFormat, rows: Sequence[Record]) -> None:

@@ -200,13 +200,18 @@ def _wrong_field(index: int, name: str, value: Any) -> str:
 
 
 def to_python(value: Any) -> Any:
-  """Turns NumPy's scalars and arrays into numbers and lists, NaN into None."""
+  """Turns NumPy's scalars and arrays into numbers and lists, NaN into None.
+
+  The values of a dict are turned as well, as of SQuAD's `answers` in a table.
+  """
   if isinstance(value, str):
     return str(value)
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, list | tuple | np.ndarray):
     return [to_python(x) for x in value]
+  if isinstance(value, dict):
+    return {name: to_python(x) for name, x in value.items()}
   # NaN is the only number that differs from itself.
   if isinstance(value, float) and value != value:
     return None

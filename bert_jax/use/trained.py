@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax import files, messages
@@ -163,6 +164,8 @@ def open_config(
   new_config = copy.deepcopy(base_config)
   function_changes = {key: x for key, x in changes.items() if x is not None}
   for key, setting in {**user_changes, **function_changes}.items():
+    if isinstance(setting, np.generic):
+      setting = setting.item()
     _set_key(new_config, key, copy.deepcopy(setting))
   config_lib.check_types(new_config, base_config)
   return new_config
@@ -281,6 +284,11 @@ def _set_key(config: dict[str, Any], key: str, setting: Any) -> None:
     section = section[section_name]
   if name not in section and sections != ["model"]:
     raise UserError(f"config.{key} is not a key{did_you_mean(name, section)}")
+  if isinstance(section.get(name), dict) and not isinstance(setting, Mapping):
+    raise UserError(
+      f"config.{key}={setting!r:.60} must be a dict, because {key} is a section"
+      f" with the keys {', '.join(section[name]) or 'of your choice'}."
+    )
   section[name] = setting
 
 

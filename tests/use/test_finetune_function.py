@@ -12,6 +12,7 @@ import types
 import jax
 import numpy as np
 import pytest
+import tiny_models
 import tiny_tasks
 from frames import Frame
 from history_columns import documented_columns
@@ -283,6 +284,9 @@ def test_tags_and_answers_decide_the_kind_of_task():
   columns = labelled.Columns(rows, None, None, None, None)
   task, _ = labelled.make_task(columns, {"train": rows})
   assert task.task.name == "squad"
+  # A DataFrame of SQuAD holds NumPy's arrays in the dicts.
+  arrays = {name: np.array(values) for name, values in answers.items()}
+  assert labelled.read([fields | {"answers": arrays}], "data") == rows
 
 
 @pytest.mark.parametrize(
@@ -422,6 +426,27 @@ def test_tags_and_answers_decide_the_kind_of_task():
       {"config": {"batch_size": "8"}},
       "batch_size='8' must be of type int",
     ),
+    (
+      ROWS,
+      {"config": {"schedule": 3}},
+      "^config.schedule=3 must be a dict, because schedule is a section with",
+    ),
+    (
+      [("a", "x"), (("a", "b"), "y")] * 9,
+      {},
+      "^row 1 of data has a second text, but row 0 of data has none; give all",
+    ),
+    (
+      ROWS,
+      {"validation": [("a", "cat"), (("a", "b"), "dog")]},
+      "^row 1 of validation has a second text, but row 0 of data has none",
+    ),
+    ([("a", {"x"}), ("b", {"y"})] * 9, {}, "row 0 of data: label {'x'} is nei"),
+    (
+      [{"text": "a"}, {"text": "b", "label": 1}],
+      {},
+      "^row 0 of data has no column 'label'; the columns are text.$",
+    ),
     (ROWS, {"config": 8}, "config=8: pass a ConfigDict, the name of a config"),
     (ROWS, {"config": "ovn"}, "there is no such config; did you mean own"),
     (ROWS, {"workdir": "FILE/run"}, "the folder cannot be made"),
@@ -480,6 +505,20 @@ def test_numbers_of_numpy_become_numbers_of_python():
   changes = trained.config_changes(np.int64(4), np.float32(0.5), np.int32(7))
   assert changes == {"batch_size": 4, "schedule.peak": 0.5, "seed": 7}
   assert [type(x) for x in changes.values()] == [int, float, int]
+  config = trained.open_config({"log.every": np.int64(3)}, "own", {})
+  assert type(config["log"]["every"]) is int and config["log"]["every"] == 3
+
+
+def test_elmo_and_unread_splits_are_named(tmp_path, capsys):
+  path = tiny_models.write_model(tmp_path / "elmo", "elmo")
+  data = {"train": ROWS, "valid": ROWS[:2]}
+  with pytest.raises(UserError, match="finetune does not train ELMo; train a"):
+    bert_jax.finetune(
+      path, data, validation=np.int64(0), workdir=tmp_path / "run"
+    )
+  notes = capsys.readouterr().err
+  assert "data has more splits than are read: 'valid'; its rows" in notes
+  assert "24 rows to train on, 0 to evaluate on" in notes
 
 
 def test_short_rows_of_questions_get_short_buckets():

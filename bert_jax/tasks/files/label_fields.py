@@ -120,7 +120,7 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
     ValueError: the cell is not a name or a number, or is not in `labels`.
   """
   is_not_finite = isinstance(cell, float) and not math.isfinite(cell)
-  is_name = not isinstance(cell, list | dict | bytes)
+  is_name = not isinstance(cell, list | dict | bytes | set | frozenset)
   if is_not_finite or not is_name or cell in EMPTY_CELLS:
     raise UserError(
       f"{location}: label {cell!r:.60} is neither a name nor a number."
