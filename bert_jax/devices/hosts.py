@@ -448,7 +448,10 @@ def stop_signals() -> Iterator[list[int]]:
     if number == signal.SIGINT and signals:
       signal.default_int_handler(number, frame)
     signals.append(number)
-    say("stopping: saving a checkpoint ...")
+    say(
+      "stopping: saving a checkpoint after this step; Ctrl-C now stops without"
+      " it ..."
+    )
     if has_several_processes:
       os.kill(os.getpid(), signal.SIGTERM)
 

@@ -448,3 +448,15 @@ def test_if_a_process_is_lost_the_others_end_with_a_message(
 def test_incomplete_flags_are_refused(flags, message):
   with pytest.raises(ValueError, match=message):
     hosts.check_flags(*flags)
+
+
+def test_a_second_interrupt_stops_at_once(capsys):
+  with hosts.stop_signals() as signals:
+    signal.raise_signal(signal.SIGINT)
+    assert signals == [signal.SIGINT]
+    assert capsys.readouterr().out == (
+      "stopping: saving a checkpoint after this step; Ctrl-C now stops without"
+      " it ...\n"
+    )
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
