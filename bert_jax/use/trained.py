@@ -63,7 +63,7 @@ class Trained:
     self.model, self.history, self.workdir = model, history, workdir
 
   def __repr__(self) -> str:
-    """Returns a text with the last step, losses and score, and the folder."""
+    """Returns a text with the model's step, last numbers, and the folder."""
     last_numbers: dict[str, float] = {}
     for row in self.history:
       last_numbers |= {name: x for name, x in row.items() if not math.isnan(x)}
@@ -76,7 +76,9 @@ class Trained:
       for name in names
       if name in last_numbers
     ]
-    content = ", ".join([f"{last_numbers.get('step', 0)} steps", *numbers])
+    # A run that was stopped may have a step that is not logged.
+    step = self.model.config["source"]["step"]
+    content = ", ".join([f"{step} steps", *numbers])
     return f"Trained({content}, workdir={self.workdir!r})"
 
 
