@@ -77,7 +77,8 @@ def finetune(
     data: the rows to train on: a DataFrame of pandas or polars; a
       `datasets.Dataset`; a list of (text, label), or of ((text, second text),
       label); a list of dicts; a dict of columns; or the path of a file, .csv,
-      .tsv or .jsonl. It may also be a dict {"train": rows, "validation": rows}.
+      .tsv, .jsonl or SQuAD's .json. It may also be a dict {"train": rows,
+      "validation": rows}.
     validation: the rows to evaluate on after each epoch, in any form that
       `data` may have; or the share of `data` to hold out for this; or 0 for no
       evaluation. By default 0.1.

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.messages import UserError, did_you_mean
 from bert_jax.tasks import questions, task_inputs
-from bert_jax.tasks.files import custom, label_fields, tables, tags
+from bert_jax.tasks.files import custom, label_fields, squad, tables, tags
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, TaskFormat
 from bert_jax.tasks.task_inputs import Input
@@ -34,9 +34,9 @@ def read(
   """Returns the rows of a table.
 
   Args:
-    data: the path of a file (.csv, .tsv, .jsonl); a DataFrame; a
-      `datasets.Dataset`; a dict of columns; a list of dicts, or of tuples
-      (text, label), where a text may be a pair of texts.
+    data: the path of a file (.csv, .tsv, .jsonl, or SQuAD's .json); a
+      DataFrame; a `datasets.Dataset`; a dict of columns; a list of dicts, or of
+      tuples (text, label), where a text may be a pair of texts.
     name: the name of the argument, for messages.
     text: the column of a tuple's text; None means "text".
     label: the column of a tuple's label; None means "label". If this
@@ -81,7 +81,7 @@ def read(
 
 
 def _read_file(path: str, name: str) -> list[Record]:
-  """Reads the rows of a file, whose first line names the columns."""
+  """Reads the rows of a file: a table, JSON lines, or SQuAD's JSON."""
   if not path.lower().endswith(_EXTENSIONS) or not pathlib.Path(path).is_file():
     raise UserError(
       f"{name}={path!r:.80}: a string is the path of a table, and there is no"
@@ -89,7 +89,18 @@ def _read_file(path: str, name: str) -> list[Record]:
       " DataFrame, a list of (text, label), or a dict of columns for data in"
       " memory."
     )
+  if path.lower().endswith(".json") and _is_squad(path):
+    return list(squad.records(path))
   return list(tables.records(path))
+
+
+def _is_squad(path: str) -> bool:
+  """Returns True if a .json file is one object with SQuAD's list `data`."""
+  try:
+    content = tables.parse_json(tables.read_text(path))
+  except ValueError:
+    return False
+  return isinstance(content, dict) and isinstance(content.get("data"), list)
 
 
 def _rows_in_memory(data: Any, name: str) -> list[Any]:
@@ -137,8 +148,8 @@ def _fields_of_row(
     return {str(column): results.to_python(x) for column, x in item.items()}
   if not isinstance(item, list | tuple) or len(item) != 2:
     raise UserError(
-      f"row {row_index} of {name} is {item!r:.60}; pass (text, label), or a"
-      " dict with a text and a label."
+      f"row {row_index} of {name} is {item!r:.60}; pass (text, label),"
+      " ((text, second text), label) for a pair, or a dict."
     )
   content, raw_label = item
   fields: dict[str, Any] = {label: results.to_python(raw_label)}

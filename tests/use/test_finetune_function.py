@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import json
 import logging
 import math
 import re
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 TEXTS = ["red cat runs .", "blue dog .", "green cat .", "dog sings ."] * 6
 LABELS = ["cat", "dog"] * 12
 ROWS = list(zip(TEXTS, LABELS, strict=True))
+ANSWER = {"text": "Rome", "answer_start": 3}
 QUESTION = {"question": "Where?", "context": "In Rome."}
 OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
@@ -133,6 +135,8 @@ def test_a_stopped_run_continues_to_the_same_numbers(
     patch.setattr(hosts, "stop_requested", lambda step, seen: step == 3)
     stopped_run = finetune_again()
   assert stopped_run.history[-1]["step"] == 3
+  stopped_run.history.pop()
+  assert repr(stopped_run).startswith("Trained(3 steps, loss ")
   captured = capsys.readouterr()
   assert not captured.out
   assert "16 rows to train on, 8 to evaluate on, held out" in captured.err
@@ -289,6 +293,25 @@ def test_tags_and_answers_decide_the_kind_of_task():
   assert labelled.read([fields | {"answers": arrays}], "data") == rows
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_file_of_squad_is_a_table_of_questions(tmp_path, indent):
+  question = {"id": 7, "question": "q", "answers": [ANSWER]}
+  paragraphs = [{"context": "In Rome.", "qas": [question]}]
+  content = {"version": "1.1", "data": [{"paragraphs": paragraphs}]}
+  path = tmp_path / "questions.json"
+  path.write_text(json.dumps(content, indent=indent))
+  rows = labelled.read(path, "data")
+  columns = labelled.Columns(rows, None, None, None, None)
+  assert columns.kind == "span"
+  fields = columns.rename_columns(rows[0]).fields
+  assert (fields["id"], fields["context"]) == ("7", "In Rome.")
+  assert fields["answers"] == [ANSWER]
+  task, _ = labelled.make_task(columns, {"train": rows})
+  assert task.task.name == "squad"
+  path.write_text('{"text": "a", "label": 1}\n{"text": "b", "label": 2}')
+  assert [row.fields["label"] for row in labelled.read(path, "data")] == [1, 2]
+
+
 @pytest.mark.parametrize(
   "data, options, message",
   [
@@ -300,7 +323,12 @@ def test_tags_and_answers_decide_the_kind_of_task():
     ([], {}, "data has no rows"),
     (7, {}, "data is of type int; pass a DataFrame"),
     (["abc", "def"], {}, r"row 0 of data is 'abc'; pass \(text, label\)"),
-    ([("a", "b", "c")], {}, "row 0 of data is .*; pass"),
+    (
+      [("a", "b", "c")],
+      {},
+      r"row 0 of data is \('a', 'b', 'c'\); pass \(text, label\),"
+      r" \(\(text, second text\), label\) for a pair, or a dict.$",
+    ),
     ({"text": "ab", "label": [1, 2]}, {}, "column 'text' is 'ab', not a list"),
     ({"text": ["a"], "label": [1, 2]}, {}, "unequal lengths: text 1, label 2"),
     (
