@@ -66,7 +66,7 @@ def make_objective_and_optimizer(mesh, **model):
   objective = objectives.build("mlm", model, {})
   schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
   # Adam's first steps follow the sign of the gradient, which rounding can
-  # change if the gradient is near 0. This matters little if epsilon is larger.
+  # change if the gradient is near 0. A larger epsilon makes such steps small.
   return (
     objective,
     optim.build_optimizer(schedule, "adamw_bert", 0.9, 0.999, 1e-3, 0.01, 1.0),

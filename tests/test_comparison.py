@@ -1,3 +1,5 @@
+"""Tests the program of experiments/comparison, which compares the families."""
+
 import argparse
 import importlib
 import json
@@ -5,8 +7,6 @@ import pathlib
 import sys
 
 import pytest
-
-"""Tests the program of experiments/comparison, which compares the families."""
 
 FOLDER = pathlib.Path(__file__).parent.parent / "experiments" / "comparison"
 

@@ -212,7 +212,7 @@ def test_a_lock_is_held_only_once(tmp_path):
     writer.hold_folder_lock(partial_path),
   ):
     pass
-  # The file of a lock stays. It does not stop the next run.
+  # The file of a lock stays, but does not stop the next run.
   with writer.hold_folder_lock(partial_path):
     assert writer.read_progress(partial_path) is None
 

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "bert_jax"
 ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"} | {
   *("files.py", "messages.py", "hashing.py")
 }
-# The modules that users import or start. They belong to no room.
+# The modules that users import or start, which belong to no room.
 ENTRY_MODULES = ("bert_jax", "bert_jax.__main__")
 MAX_NUM_ROOMS, MAX_NUM_LINES = 20, 900
 # Only bert_jax.seqio_tasks needs these packages.
@@ -406,7 +406,7 @@ def test_commands_use_the_cpu_if_there_is_no_tpu(
 ):
   """Commands choose the CPU if libtpu is installed but there is no TPU.
 
-  They leave JAX_PLATFORMS as it is if it is set, or if libtpu is not installed.
+  If JAX_PLATFORMS is set, or libtpu is not installed, commands do not set it.
   """
   devices = pathlib.Path("/dev")
   if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:

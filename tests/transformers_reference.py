@@ -147,8 +147,8 @@ class Batch(NamedTuple):
 def make_batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
   """Returns name -> batch.
 
-  They have padded rows, one row, rows of one token, and one row of the largest
-  length.
+  The batches have padded rows, one row, rows of one token, and one row of the
+  largest length.
 
   Args:
     reference: the model, whose sizes limit the batches.

@@ -267,7 +267,7 @@ def test_later_failed_reads_of_a_checkpoint_print_one_line(module_name, capsys):
     coroutine = namespace["read"]()
     with pytest.raises(Exception, match="60 lines") as failure:
       coroutine.send(None)
-    # An error outside orbax goes to sys.__unraisablehook__. It raises
+    # An error outside orbax goes to sys.__unraisablehook__. The hook raises
     # TypeError, because `unraisable` is no object of Python's class.
     unraisable = types.SimpleNamespace(
       exc_value=failure.value, object=coroutine

@@ -341,7 +341,7 @@ class TestParquet:
       ValueError, match=r"a\.parquet is not a readable Parquet"
     ):
       read_documents(path)
-    begin = content.index(b"Text 4000000")  # This begins group 3.
+    begin = content.index(b"Text 4000000")  # Group 3 begins here.
     end = begin + 20000
     write_file(path, content[:begin] + b"\xff" * 20000 + content[end:])
     with pytest.raises(ValueError, match=r"a\.parquet is .*row 2\d\d\d\b"):

@@ -61,7 +61,7 @@ def test_plain_text_joins_wrapped_lines(tmp_path):
     ["Dr. Smith came in.", "He sat down.", "A new para- graph"]
   ]
   assert read_documents(path, format="text") == expected_documents
-  # A plain text without blank lines is one paragraph. Its lines are joined.
+  # A plain text without blank lines is one paragraph, whose lines are joined.
   write_file(path, "One line goes\non. Then stops.")
   assert read_documents(path, format="text") == [
     ["One line goes on.", "Then stops."]

@@ -358,8 +358,8 @@ def test_a_small_step_is_compiled_and_reported():
   assert report["total_bytes"] > report["temporaries_bytes"] > 0
   # The devices gather the parameters, and sum up the gradients.
   assert set(report["collectives"]) == {"all-gather", "all-reduce"}
-  # All-reduce sums nearly all gradients. It sums some of them in bfloat16,
-  # which halves their bytes.
+  # All-reduce sums nearly all gradients, some of them in bfloat16, which halves
+  # their bytes.
   assert report["all_reduced_ratio"] > 0.5
   assert report["fits"]
   cycles = report["cycles"]
@@ -368,7 +368,7 @@ def test_a_small_step_is_compiled_and_reported():
   assert cycles["kernels"] == {}
   for name in ("products", "attention", "norms", "heads", "optimizer"):
     assert groups[name] > 0.01 * cycles["total"]
-  # There is no loop that stacks its results. Few cycles belong to no group.
+  # No loop of the program stacks its results. Few cycles belong to no group.
   assert groups["stacking"] < 0.01 * cycles["total"]
   assert groups["other"] < 0.05 * cycles["total"]
   assert 0 < cycles["compute_ms"] < cycles["step_ms"]

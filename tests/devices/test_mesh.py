@@ -106,8 +106,9 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
 def test_the_program_has_every_sharding_constraint(folder_and_report):
   """On a mesh, the model's program has all 10 sharding constraints.
 
-  They are for the tables of words and segments, the embeddings, the projection,
-  the two norms (3 constraints), the MLP, the head's input and the logits.
+  The constraints are for the tables of words and segments, the embeddings, the
+  projection, the two norms (3 constraints), the MLP, the head's input and the
+  logits.
   """
   _, report = folder_and_report
   assert report["constraints"] == {"with": 10, "without": 0}

@@ -13,7 +13,7 @@ from bert_jax.devices.xla_errors import is_out_of_memory
 from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-# This is more than any machine's address space, so allocation fails at once.
+# No machine has this address space, so an allocation fails at once.
 TOO_MANY_BYTES = 2**50
 # This is `bert_jax train` with {body} in place of the training.
 TRAIN_PROGRAM = """

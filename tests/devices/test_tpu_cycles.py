@@ -242,8 +242,8 @@ def test_the_operations_of_a_kernel_are_counted():
     name="forward",
     output_bytes=5 * 64 * 4,
     products=((64, 128, 256, 1),),
-    # They are the exponentials, their sums, and the addition of 1.0 to 64 rows,
-    # which fill 8 registers.
+    # The operations are the exponentials, their sums, and the addition of 1.0
+    # to 64 rows, which fill 8 registers.
     num_vector_operations=2 * exponentials + 8,
     num_transcendental_operations=exponentials,
     num_programs=5,

@@ -87,7 +87,7 @@ def test_electra_rounds_in_single_precision():
 
 
 def test_random_pieces_are_drawn_as_often_as_in_the_corpus():
-  """This is the replacement "unigram" of SpanBERT."""
+  """The test uses the replacement "unigram" of SpanBERT."""
   counts = np.zeros(VOCAB_SIZE, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
   ids, maskable, lengths = make_rows([400] * 400, 400)
@@ -194,7 +194,7 @@ def columns_hidden_by_bert(words, count, rng):
 
 
 def test_all_pieces_of_a_word_are_hidden_or_none():
-  """This is whole-word masking of words such as ["test", "##ing"]."""
+  """The test masks whole words such as ["test", "##ing"]."""
   ids, maskable, lengths = make_rows([4] * 500, 4)
   word_starts = np.array([[False, True, False, False]] * 500)
   for rate, expected_count in ((0.15, 0), (0.5, 2)):
@@ -312,7 +312,7 @@ def test_each_piece_has_its_own_replacement():
 
 
 def test_pieces_of_a_word_are_masked_together_in_pairs():
-  """This holds even for a word whose first pieces were cut off."""
+  """The test also has words whose first pieces were cut off."""
   rng = np.random.default_rng(3)
   documents = [
     [

@@ -173,7 +173,7 @@ def test_ngram_lengths_have_the_published_chances():
 def test_span_lengths_are_geometric():
   """The lengths of spans are geometric with p = 0.2.
 
-  They are 1 to 10 words, and 3.8 on average: see section 3.1 of SpanBERT's
+  A span has 1 to 10 words, and 3.8 on average: see section 3.1 of SpanBERT's
   paper.
   """
   ends = masked_units.UNIT_RULES["span"].cumulative_chances

@@ -47,8 +47,8 @@ def assert_close(outputs, expected):
 def assert_same_function(run_kernel, run_formula, arguments, gradients):
   """Compares the outputs of a kernel and a formula, and their gradients.
 
-  `gradients` are the gradients with respect to the outputs. Those with respect
-  to `arguments` are compared.
+  `gradients` are the gradients with respect to the outputs. The compared
+  gradients are those with respect to `arguments`.
   """
 
   def run(function, arguments, gradients):

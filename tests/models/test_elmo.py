@@ -419,7 +419,7 @@ def test_embeddings_agree_with_published_ones(name, sentences_file):
 def test_vectors_of_words_agree_with_published_ones():
   """The vectors of 458 words agree with the published ones within 1e-5.
 
-  They are vectors of layer 0, which depends on no state.
+  The compared vectors are of layer 0, which depends on no state.
   """
   path, module, params, h5py = open_published_model("allennlp")
   word_by_mark = {

@@ -33,7 +33,7 @@ def test_both_gelus_have_known_values():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_attention_in_a_row_of_padding_is_finite(dtype):
-  """Its outputs and gradients are finite, in every dtype.
+  """Outputs and gradients of such a row are finite, in every dtype.
 
   In a row with tokens, a masked key gets a probability of exactly 0.
   """
@@ -85,7 +85,7 @@ def test_dropout_bits_are_uniform_and_independent():
     assert abs(mean_by_index - 0.9).max() < 6 * np.sqrt(
       0.09 * shape[axis] / num_elements
     )
-    # Two elements are both kept as often as with independent draws. They are
+    # Two elements are both kept as often as with independent draws. The two are
     # half the axis apart, or neighbours.
     a, b = np.split(is_kept, [shape[axis] // 2], axis)
     for mask, other_mask in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):

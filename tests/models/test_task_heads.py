@@ -110,7 +110,7 @@ def head_in_numpy(params, vectors, activation=None):
   ],
 )
 def test_a_classifier_reads_the_vector_of_one_token(name, pooling):
-  """This is the first token; for GPT, it is the last token before padding."""
+  """GPT uses the last token before padding; other families use the first."""
   lengths = [3, 8, 1]
   params, run = make_model(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(make_batch(lengths))

@@ -154,8 +154,8 @@ def test_spans_at_the_edge_of_a_sequence_have_no_boundary_loss():
 def test_the_boundary_head_agrees_with_numpy():
   """Computes the logits of four slots in numpy.
 
-  They depend on the hidden states of the two tokens beside a span, and on the
-  offset of the slot's token in the span.
+  The logits depend on the hidden states of the two tokens beside a span, and on
+  the offset of the slot's token in the span.
   """
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})

@@ -160,7 +160,7 @@ def test_passes_that_stop_early_give_their_own_epochs(
 ):
   """Reads 2 rows in each of 6 passes.
 
-  They must be the first 2 rows of the full passes. No pass may load the epochs
+  The 2 rows must be the first of the full passes. No pass may load the epochs
   of earlier passes again, and at most `MAX_READERS` readers may stay open.
   """
   from bert_jax.examples import streams

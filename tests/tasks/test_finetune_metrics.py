@@ -98,7 +98,7 @@ def test_numbers_agree_with_scipy():
   assert scores["pearson_spearman"] == pytest.approx(mean_score)
   scores = scores_of((), ["pearson_spearman"], [1.0, 2.0], [3.0, 3.0])
   assert math.isnan(scores["pearson_spearman"])
-  # One example has no correlation.
+  # A correlation of a single example is not defined.
   assert math.isnan(scores_of((), ["pearson"], [1.0], [1.0])["pearson"])
   assert math.isnan(
     scores_of((), ["spearman"], [1.0] * 2, [1.0, 2.0])["spearman"]

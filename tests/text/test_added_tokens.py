@@ -38,7 +38,7 @@ def test_ids_and_offsets_are_those_of_transformers(
 ):
   """The ids agree for each file that can declare tokens.
 
-  They also agree after the vocabulary is saved and loaded.
+  The ids also agree after the vocabulary is saved and loaded.
   """
   transformers = pytest.importorskip("transformers")
   open_with_transformers = transformers.AutoTokenizer.from_pretrained

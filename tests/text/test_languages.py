@@ -496,7 +496,7 @@ def test_the_rules_for_words_are_stored(tmp_path):
 def test_each_vocabulary_file_has_a_settings_file(vocabulary_path, tmp_path):
   """Only the settings of vocab.txt are in tokenizer_config.json.
 
-  Those of other.txt are in other.tokenizer_config.json.
+  The settings of other.txt are in other.tokenizer_config.json.
   """
   vocabulary = open_vocabulary.load(vocabulary_path("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]

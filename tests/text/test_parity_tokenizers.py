@@ -102,9 +102,9 @@ def make_texts(characters, num_mixtures):
 def extend_to_marks(text, offsets):
   """Extends transformers' offsets to all characters that belong to a piece.
 
-  They then include the marks after the last character of a piece, and both
-  signs of a quote such as ``. ALBERT's cleaning turns the two signs into one.
-  All other tokenizers have a piece for each sign.
+  The offsets then include the marks after the last character of a piece, and
+  both signs of a quote such as ``. ALBERT's cleaning turns the two signs into
+  one. All other tokenizers have a piece for each sign.
   """
   covered_indices = {i for begin, end in offsets for i in range(begin, end)}
   attached_points = {0x200C, 0x200D, 0xFF9E, 0xFF9F}

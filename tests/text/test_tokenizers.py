@@ -59,7 +59,7 @@ def test_dashes_and_quotes_stand_alone(rules):
 def test_special_tokens_are_text_by_default(rules):
   """With `with_special=True`, "[MASK]" in a text is the special token.
 
-  It must have this exact spelling; spaces around it make no difference.
+  The text must have this exact spelling; spaces around it make no difference.
   """
   vocabulary = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
@@ -79,7 +79,7 @@ def test_special_tokens_are_text_by_default(rules):
 
 
 def test_original_rules_differ_from_those_of_hugging_face():
-  """They differ for private characters, long words and a capital sigma."""
+  """The rules differ for private characters, long words and a capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
   hugging_face_vocabulary, original_vocabulary = (
     bert_vocabulary(words),
@@ -186,7 +186,7 @@ TEXTS_WITH_CONTEXT += [
   ],
 )
 def test_batches_give_what_single_texts_give(make_vocabulary):
-  """A cache holds chunks of earlier texts. It does not change the ids."""
+  """The cache, which holds chunks of earlier texts, does not change the ids."""
   vocabulary, all_texts = (
     make_vocabulary(),
     random_texts(2000) + TEXTS_WITH_CONTEXT,
@@ -301,7 +301,7 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
 
 
 def test_the_first_piece_of_a_text_starts_a_word():
-  """It starts a word even if its spelling is that of a piece inside a word."""
+  """Even a piece that is spelled like one inside a word starts a word there."""
   vocabulary = roberta_vocabulary()
   (ids,) = vocabulary.encode_batch(["than the an"])
   starts = vocabulary.find_word_starts(np.array(ids)).astype(int).tolist()

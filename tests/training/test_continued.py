@@ -62,7 +62,7 @@ def data_folder(tmp_path_factory):
 def model_path_of(data_folder, tmp_path_factory):
   """Returns a function that maps a family to the folder of a model.
 
-  It writes each model once.
+  The function writes each model once.
   """
 
   @functools.cache

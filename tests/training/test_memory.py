@@ -35,7 +35,7 @@ def with_kernel(monkeypatch):
 def test_activations_follow_the_published_formula(mesh):
   """A layer keeps s b h (34 + 5 a s / h) bytes.
 
-  These are s tokens in a row, b rows, h numbers in a state, and a heads.
+  There are s tokens in a row, b rows, h numbers in a state, and a heads.
   """
   model, plan = make_model_and_plan()
   expected_bytes = 512 * 16 * 1024 * (34 + 5 * 16 * 512 / 1024) * 24

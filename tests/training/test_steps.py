@@ -179,7 +179,7 @@ def test_padding_is_a_share_of_all_positions(micro_batches):
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
   """The mean over the steps is logged to all three outputs.
 
-  They are metrics.jsonl, the printed lines and TensorBoard.
+  The outputs are metrics.jsonl, the printed lines and TensorBoard.
   """
   step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
@@ -249,7 +249,7 @@ class HeldoutRows:
 def test_the_means_of_an_evaluation_do_not_depend_on_the_batch_size(
   objective, params, batch_size
 ):
-  """This holds even if the last batch is incomplete."""
+  """The means are equal even if the last batch is incomplete."""
   batch = make_batch([4, 1, 2, 0, 3, 5, 1, 1, 2, 4])
   state = TrainState(jnp.int32(0), params, {}, {})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None

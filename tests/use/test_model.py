@@ -60,16 +60,16 @@ def classifier(page_folder):
   return bert_jax.load(str(page_folder / "runs" / "sst2"))
 
 
-# The examples of docstrings use these words. They are as many as the pieces of
-# the models in `page_folder`.
+# The examples of docstrings use these words, of which there are as many as the
+# models in `page_folder` have pieces.
 WORDS = tiny_models.WORDS[: len(tiny_tasks.PIECES)]
 
 
 def write_constant_model(path, weights, name, bias, labels=None):
   """Returns a model that gives the same logits for every input.
 
-  It shares its programs with the models in `page_folder`, so that each program
-  is compiled once.
+  The model shares its programs with the models in `page_folder`, so that each
+  program is compiled once.
 
   Args:
     path: the new folder.

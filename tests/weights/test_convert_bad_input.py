@@ -247,7 +247,7 @@ def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
 def write_both_towers(path, **options):
   """Writes a folder with ELECTRA's generator and discriminator.
 
-  They have equal embeddings. `options` are fields of the generator's config.
+  The two have equal embeddings. `options` are fields of the generator's config.
   """
   generator_fields = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.array_shapes("ElectraForMaskedLM", f=32)
