@@ -161,14 +161,14 @@ def _padded_rows(
     tf.RaggedTensor.from_row_splits, row_splits=rows.starts
   )
   labels = rows.labels
-  table = {
+  columns = {
     "ids": make_ragged(rows.ids),
     "second": rows.second_begins,
     "labels": make_ragged(labels) if task.kind == "tagging" else labels,
     "row": np.arange(len(rows.example_indices)),
   }
   if task.kind == "span":
-    table["unanswerable"] = batches.mark_unanswerable(rows)
+    columns["unanswerable"] = batches.mark_unanswerable(rows)
 
   def pad_to_length(x: tf.Tensor, filler: int) -> tf.Tensor:
     padding = [[0, length - tf.shape(x)[0]]]
@@ -185,8 +185,8 @@ def _padded_rows(
     )
     has_label_list = task.kind in ("multi_label", "span")
     label_weight = tf.reduce_all(has_label) if has_label_list else has_label
-    other_columns = {k: row[k] for k in ("row", "unanswerable") if k in row}
-    return other_columns | {
+    copied_columns = {k: row[k] for k in ("row", "unanswerable") if k in row}
+    return copied_columns | {
       "input_ids": pad_to_length(row["ids"], pad),
       "segment_ids": tf.cast(is_token & (positions >= row["second"]), tf.int32),
       "sequence_ids": tf.cast(is_token, tf.int32),
@@ -194,7 +194,7 @@ def _padded_rows(
       "label_weights": tf.cast(label_weight, tf.float32),
     }
 
-  ds = tf.data.Dataset.from_tensor_slices(table).map(lay_out)
+  ds = tf.data.Dataset.from_tensor_slices(columns).map(lay_out)
   if task.kind != "choice":
     return ds
   ds = ds.batch(task.num_choices, drop_remainder=True)

@@ -7,7 +7,7 @@ computed.
 Start with `encoded_rows.py`: it defines a task, its examples and its rows. The
 list below follows the way of an example from its file to a metric:
 
-  published.py: the published tasks: their labels, metrics and files
+  published.py: the labels, metrics and files of published tasks
   files/: the readers of the files' formats
   task_inputs.py: reads SPLIT=FILE to examples, for published and custom tasks
   layouts.py: the special tokens around the texts of a row, by family; texts
@@ -19,7 +19,7 @@ list below follows the way of an example from its file to a metric:
   prepare_task.py: makes a task folder from files, with the modules above
   encoded_rows.py: the task, its rows, and the task folder
   bucket_lengths.py: the lengths to which rows are padded
-  batches.py: a task folder for a run: training batches, splits to evaluate
+  batches.py: the training batches of a task folder, and its splits to evaluate
   predictions.py: turns logits of rows into predictions of examples
   metrics.py: official metrics by name
   squad_metrics.py: compares answers like SQuAD's and ReCoRD's scripts

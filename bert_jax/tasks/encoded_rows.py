@@ -364,19 +364,19 @@ def _check_rows(
     raise UserError(
       f"{location}: kind {task.kind!r} is not one of {list(KINDS)}."
     )
-  n, t = len(rows.example_indices), len(rows.ids)
+  num_rows, num_tokens = len(rows.example_indices), len(rows.ids)
   label_shapes: dict[str, tuple[int, ...]] = {
-    "multi_label": (n, len(task.labels)),
-    "tagging": (t,),
-    "span": (n, 2),
+    "multi_label": (num_rows, len(task.labels)),
+    "tagging": (num_tokens,),
+    "span": (num_rows, 2),
   }
   shapes: dict[str, tuple[int, ...]] = {
-    "ids": (t,),
-    "starts": (n + 1,),
-    "second": (n,),
-    "example": (n,),
-    "labels": label_shapes.get(task.kind, (n,)),
-    "offsets": (t if task.kind in ("tagging", "span") else 0, 2),
+    "ids": (num_tokens,),
+    "starts": (num_rows + 1,),
+    "second": (num_rows,),
+    "example": (num_rows,),
+    "labels": label_shapes.get(task.kind, (num_rows,)),
+    "offsets": (num_tokens if task.kind in ("tagging", "span") else 0, 2),
   }
   dtypes: dict[str, type] = {"starts": np.int64, "example": np.int64}
   if task.kind == "regression":
@@ -389,8 +389,8 @@ def _check_rows(
         f" {np.dtype(dtype)} {list(shape)}."
       )
   row_lengths = lengths(rows)
-  if rows.starts[0] or rows.starts[-1] != t or (row_lengths < 1).any():
-    raise UserError(f"{location}: `starts` do not fit {t} tokens.")
+  if rows.starts[0] or rows.starts[-1] != num_tokens or (row_lengths < 1).any():
+    raise UserError(f"{location}: `starts` do not fit {num_tokens} tokens.")
   if task.kind == "span" and (rows.second_begins >= row_lengths).any():
     raise UserError(
       f"{location}: `second` is not where the contexts begin, as in folders of"
@@ -398,7 +398,7 @@ def _check_rows(
     )
   rows_per_example = (
     np.bincount(rows.example_indices, minlength=num_examples)
-    if n
+    if num_rows
     else np.zeros(0)
   )
   if (np.diff(rows.example_indices) < 0).any() or len(

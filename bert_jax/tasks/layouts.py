@@ -73,16 +73,16 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
     ValueError: the vocabulary has whole words (ELMo), for which there is no
       layout.
   """
-  special, size = vocabulary.special, vocabulary.vocab_size
+  special, vocab_size = vocabulary.special, vocabulary.vocab_size
   if vocabulary.algorithm == "words":
     raise UserError(
       "a vocabulary of whole words is ELMo's, which is not fine-tuned; extract"
       " its features instead, or give the vocabulary of a Transformer."
     )
   if special.mask is None:
-    start, between, classify = size, size + 1, size + 2
+    start, between, classify = vocab_size, vocab_size + 1, vocab_size + 2
     return Layout(
-      (start,), (between,), (classify,), 0, False, size + 3, GPT1_TOKENS
+      (start,), (between,), (classify,), 0, False, vocab_size + 3, GPT1_TOKENS
     )
   # A vocabulary with a mask also has these three special tokens.
   cls, sep, pad = special.cls, special.sep, special.pad
@@ -91,7 +91,9 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
   is_like_roberta = vocabulary.algorithm == "bytelevel"
   is_like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA_TOKENS["cls"]
   separators = (sep, sep) if is_like_roberta else (sep,)
-  return Layout((cls,), separators, (sep,), pad, not is_like_roberta, size)
+  return Layout(
+    (cls,), separators, (sep,), pad, not is_like_roberta, vocab_size
+  )
 
 
 def cut_lengths(

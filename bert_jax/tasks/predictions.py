@@ -307,7 +307,8 @@ def answer_questions(
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in row_indices
     ]
     scores = [np.asarray(logits[i], np.float64) for i in row_indices]
-    # Use the window in which "no answer" has the lowest score.
+    # Row 0 of the scores ends with the logits of "no answer". Use the window in
+    # which "no answer" has the lowest score.
     null_logits = (
       min((s[0, -2:] for s in scores), key=sum) if may_lack_answer else None
     )
@@ -335,17 +336,18 @@ def _best_pairs(scores: np.ndarray, n_best: int) -> _Pairs:
     scores: [length, 2] the logits of starts and ends.
     n_best: the number of starts, and also the number of ends.
   """
-  order = np.argsort(-scores, 0, kind="stable")[:n_best]
-  start, end = (x.ravel() for x in np.meshgrid(*order.T, indexing="ij"))
-  return _Pairs(start, end, scores[start, 0], scores[end, 1])
+  best_columns = np.argsort(-scores, 0, kind="stable")[:n_best]
+  pairs = np.meshgrid(*best_columns.T, indexing="ij")
+  starts, ends = (x.ravel() for x in pairs)
+  return _Pairs(starts, ends, scores[starts, 0], scores[ends, 1])
 
 
 def _beam_pairs(spans: np.ndarray, length: int) -> _Pairs:
   """Returns the pairs of a beam, without pairs in the padding."""
   spans = spans[1:]  # The first entry of a beam is the logit of "no answer".
   spans = spans[(spans[:, :2] < length).all(1)]
-  start, end = spans[:, :2].astype(np.int64).T
-  return _Pairs(start, end, spans[:, 2], spans[:, 3])
+  starts, ends = spans[:, :2].astype(np.int64).T
+  return _Pairs(starts, ends, spans[:, 2], spans[:, 3])
 
 
 def _legal_spans(

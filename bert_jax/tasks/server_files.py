@@ -92,7 +92,7 @@ def write(
   | all others | `predictions.jsonl` with `id` and `prediction` |
 
   Args:
-    folder: the folder for the files; it is made if it does not exist.
+    folder: the folder for the files, which is made if it does not exist.
     task: the task.
     predictions: one prediction for each example, from
       `predictions.make_predictions`.
@@ -116,24 +116,24 @@ def write(
   target.mkdir(parents=True, exist_ok=True)
   if task.kind == "span":
     return _write_squad(target, predictions, examples)
-  files: dict[str, str] = {}
+  text_by_file: dict[str, str] = {}
   if task.kind == "tagging":
-    files["predictions.conll"] = conll_text(predictions, examples)
+    text_by_file["predictions.conll"] = conll_text(predictions, examples)
   for name in server_files(task.name, split):
     is_tsv = name.endswith(".tsv")
-    files[name] = (
+    text_by_file[name] = (
       glue_text(task, predictions)
       if is_tsv
       else superglue_text(task, predictions, examples)
     )
-  if not files:
-    files["predictions.jsonl"] = _json_lines(
+  if not text_by_file:
+    text_by_file["predictions.jsonl"] = _json_lines(
       {"id": e.get("id"), "prediction": p}
       for e, p in zip(examples, predictions, strict=True)
     )
-  for name, text in files.items():
+  for name, text in text_by_file.items():
     write_atomically(target / name, text)
-  return [str(target / name) for name in files]
+  return [str(target / name) for name in text_by_file]
 
 
 def _write_squad(

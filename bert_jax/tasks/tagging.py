@@ -201,18 +201,18 @@ def _widen(
 
 
 def _build_rows(
-  layout: layouts.Layout, windows: list[_Window], flat: _FlatWords
+  layout: layouts.Layout, windows: list[_Window], flat_words: _FlatWords
 ) -> Rows:
   """Makes a row from each window."""
   prefix, suffix = (np.array(x, np.int32) for x in (layout.begin, layout.end))
-  id_arrays, word_arrays, sizes = (
+  id_arrays, word_arrays, row_lengths = (
     [np.zeros(0, np.int32)],
     [np.zeros(0, np.int64)],
     [0],
   )
   for window in windows:
     begin, end = window.begin, window.end
-    id_arrays += [prefix, flat.ids[begin:end], suffix]
+    id_arrays += [prefix, flat_words.ids[begin:end], suffix]
     # For each token of the row, the index of the word whose first piece it is,
     # or -1.
     word_of_token = np.full(
@@ -221,19 +221,21 @@ def _build_rows(
     pieces = slice(window.label_begin, window.label_end)
     shift = len(prefix) - begin
     columns = slice(shift + pieces.start, shift + pieces.stop)
-    word_of_token[columns] = flat.word_of_first_piece[pieces]
+    word_of_token[columns] = flat_words.word_of_first_piece[pieces]
     word_arrays.append(word_of_token)
-    sizes.append(len(word_of_token))
+    row_lengths.append(len(word_of_token))
   all_words = np.concatenate(word_arrays)
   labels = np.full(len(all_words), -1, np.int32)
   offsets = np.full((len(all_words), 2), -1, np.int32)
   is_labelled = all_words >= 0
-  labels[is_labelled] = flat.tags[all_words[is_labelled]]
-  offsets[is_labelled] = flat.index_in_example[all_words[is_labelled]][:, None]
+  labels[is_labelled] = flat_words.tags[all_words[is_labelled]]
+  offsets[is_labelled] = flat_words.index_in_example[all_words[is_labelled]][
+    :, None
+  ]
   return Rows(
     np.concatenate(id_arrays),
-    np.cumsum(sizes, dtype=np.int64),
-    np.array(sizes[1:], np.int32),
+    np.cumsum(row_lengths, dtype=np.int64),
+    np.array(row_lengths[1:], np.int32),
     np.array([window.example_index for window in windows], np.int64),
     labels,
     offsets,

@@ -136,9 +136,10 @@ def parse_inputs(task_format: TaskFormat, texts: Iterable[str]) -> list[Input]:
   for text in texts:
     split, equal, path = text.partition("=")
     if text == tfds.TFDS and task_format.tfds_name:
-      names = tfds.splits(task_format.tfds_name)
+      split_names = tfds.splits(task_format.tfds_name)
       inputs += [
-        Input(s, f"{tfds.PREFIX}{task_format.tfds_name}:{s}") for s in names
+        Input(name, f"{tfds.PREFIX}{task_format.tfds_name}:{name}")
+        for name in split_names
       ]
     elif not equal or not _SPLIT_NAME.fullmatch(split) or not path:
       raise UserError(
@@ -215,10 +216,10 @@ def _name_labels(
     task_format: the task and its columns.
     splits: split -> examples.
     records: split -> the record of each example, for messages.
-    notes: a list; sentences that say how the labels were read are appended.
+    notes: a list, to which sentences about the labels are appended.
 
   Returns:
-    The task. If the lists are numbers, its labels are set.
+    The task, which has labels if the lists are numbers.
 
   Raises:
     ValueError: a list has neither names nor one number for each label.
@@ -293,11 +294,9 @@ def _training_labels(
     )
   for split, examples in splits.items():
     for example, record in zip(examples, records[split], strict=True):
-      content = example[_LIST_FIELDS.get(task.kind, "label")]
+      value = example[_LIST_FIELDS.get(task.kind, "label")]
       has_label_list = task.kind in _LIST_FIELDS
-      for i, label in enumerate(
-        (content or ()) if has_label_list else [content]
-      ):
+      for i, label in enumerate((value or ()) if has_label_list else [value]):
         if label is not None and label not in labels:
           location = conll.location_of(record, i)
           raise UserError(

@@ -121,7 +121,7 @@ def encode_in_windows(
   Args:
     texts: the one or two texts of each example.
     vocabulary: turns text into ids.
-    length: the most tokens in a row.
+    length: the largest number of tokens in a row.
 
   Raises:
     ValueError: `length` has no space for text.
@@ -131,7 +131,7 @@ def encode_in_windows(
   num_special = len(layout.begin) + len(layout.end)
   flat_ids, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
   ids = iter(np.split(flat_ids, np.cumsum(counts)[:-1]))
-  tokens, sizes, second_begins, example_indices = (
+  id_arrays, row_lengths, second_begins, example_indices = (
     [np.zeros(0, np.int32)],
     [0],
     [],
@@ -144,13 +144,13 @@ def encode_in_windows(
       text_ids, length - num_special - num_between
     ):
       row = layouts.lay_out(layout, window, length)
-      tokens += row.id_arrays
-      sizes.append(row.size)
+      id_arrays += row.id_arrays
+      row_lengths.append(row.size)
       second_begins.append(row.second_begin)
       example_indices.append(i)
   return Rows(
-    np.concatenate(tokens),
-    np.cumsum(sizes, dtype=np.int64),
+    np.concatenate(id_arrays),
+    np.cumsum(row_lengths, dtype=np.int64),
     np.array(second_begins, np.int32),
     np.array(example_indices, np.int64),
     np.full(len(example_indices), -1, np.int32),
@@ -168,7 +168,7 @@ def encode_masked_texts(
   Args:
     texts: texts with the tokenizer's mask token.
     vocabulary: turns text into ids.
-    length: the most tokens in a row.
+    length: the largest number of tokens in a row.
 
   Returns:
     N rows, and the column of each row's mask, int32 [N].
@@ -182,20 +182,25 @@ def encode_masked_texts(
   if mask is None:
     raise UserError("the tokenizer has no mask token to fill.")
   capacity = length - len(layout.begin) - len(layout.end)
-  tokens, sizes, text_indices, columns = [np.zeros(0, np.int32)], [0], [], []
+  id_arrays, row_lengths, text_indices, columns = (
+    [np.zeros(0, np.int32)],
+    [0],
+    [],
+    [],
+  )
   for i, text in enumerate(texts):
     ids = np.array(vocabulary.encode_special(text), np.int32)
     for mask_index in np.flatnonzero(ids == mask):
       begin = max(0, min(int(mask_index) - capacity // 2, len(ids) - capacity))
       window = [layout.begin, ids[begin : begin + capacity], layout.end]
-      tokens += [np.array(x, np.int32) for x in window]
-      sizes.append(sum(map(len, window)))
+      id_arrays += [np.array(x, np.int32) for x in window]
+      row_lengths.append(sum(map(len, window)))
       text_indices.append(i)
       columns.append(len(layout.begin) + int(mask_index) - begin)
   return Rows(
-    np.concatenate(tokens),
-    np.cumsum(sizes, dtype=np.int64),
-    np.array(sizes[1:], np.int32),
+    np.concatenate(id_arrays),
+    np.cumsum(row_lengths, dtype=np.int64),
+    np.array(row_lengths[1:], np.int32),
     np.array(text_indices, np.int64),
     np.full(len(text_indices), -1, np.int32),
     np.zeros((0, 2), np.int32),

@@ -143,10 +143,10 @@ def batches(
     shape = sentences.features[indices[0]].shape[1:]
     features = np.zeros((batch_size, length, *shape), np.float32)
     tags = np.zeros((batch_size, length), np.int32)
-    for row, index in enumerate(indices):
+    for row_index, index in enumerate(indices):
       num_words = lengths[index]
-      features[row, :num_words] = sentences.features[index]
-      tags[row, :num_words] = sentences.tags[index]
+      features[row_index, :num_words] = sentences.features[index]
+      tags[row_index, :num_words] = sentences.tags[index]
     word_counts = np.zeros(batch_size, np.int32)
     word_counts[: len(indices)] = lengths[indices]
     yield indices, dict(features=features, tags=tags, lengths=word_counts)
@@ -216,6 +216,6 @@ def predict(
   for indices, batch in batches(sentences, batch_size):
     logits = apply_module(params, batch["features"], batch["lengths"])
     best_tags = np.asarray(logits.argmax(-1), np.int32)
-    for row, index in enumerate(indices):
-      tags[index] = best_tags[row, : batch["lengths"][row]]
+    for row_index, index in enumerate(indices):
+      tags[index] = best_tags[row_index, : batch["lengths"][row_index]]
   return tags

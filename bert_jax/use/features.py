@@ -44,7 +44,7 @@ class Spec(NamedTuple):
 
   | value | vector |
   | --- | --- |
-  | "concat", "sum" | the layers concatenated or added, as in BERT's Table 7 |
+  | "concat", "sum" | the layers, concatenated or added (BERT's Table 7) |
   | "mean" | the mean of the layers |
   | "mix" | ELMo's weighted sum of the layers |
   | "stack" | the layers on a new axis before the last axis |
@@ -304,7 +304,7 @@ def check_spec(model: OpenedModel, spec: Spec) -> None:
 
 
 def _max_length_of(model: OpenedModel) -> int | None:
-  """Returns the most tokens that the model reads; None if it has no limit."""
+  """Returns the largest length that a model reads; None for no limit."""
   return getattr(model.module.encoder, "max_length", None)
 
 
@@ -395,17 +395,17 @@ def _block_features(
   """
   encoded = text_inputs.encode(model, texts)
   max_length = spec.max_length or _max_length_of(model)
-  rows = [
+  windows = [
     window
     for i, tokens_of_text in enumerate(encoded)
     for window in _windows_of(i, tokens_of_text, max_length, spec.overlap)
   ]
-  weigh_rows = _make_row_weigher(model, spec)
+  weigh_windows = _make_row_weigher(model, spec)
   compute_vectors = functools.partial(
     _compute_vectors,
     model.module.encoder,
     # Keep only the fields that change the compiled program, so that specs that
-    # differ in the rest share one program.
+    # differ only in other fields share one program.
     Spec(
       tuple(spec.layers or ()),
       spec.combine,
@@ -418,19 +418,19 @@ def _block_features(
   vectors_by_text: list[Any] = [None] * len(texts)
   num_done = 0
   for batch in row_batches.batches(
-    [r.ids for r in rows], max_length, batch_tokens
+    [window.ids for window in windows], max_length, batch_tokens
   ):
-    batch_rows = [rows[i] for i in batch.row_indices]
-    weights = weigh_rows and weigh_rows(
-      batch_rows, batch.inputs["sequence_ids"].shape
+    batch_windows = [windows[i] for i in batch.row_indices]
+    weights = weigh_windows and weigh_windows(
+      batch_windows, batch.inputs["sequence_ids"].shape
     )
     vectors = np.asarray(compute_vectors(batch.inputs, weights))
-    num_done += len(batch_rows)
+    num_done += len(batch_windows)
     if report is not None:
-      report(num_earlier_texts + num_done * len(texts) // len(rows))
-    for window, x in zip(batch_rows, vectors, strict=False):
+      report(num_earlier_texts + num_done * len(texts) // len(windows))
+    for window, x in zip(batch_windows, vectors, strict=False):
       text_index = window.text_index
-      if weigh_rows:
+      if weigh_windows:
         merge = np.maximum if spec.unit == "max" else np.add
         vectors_by_text[text_index] = (
           x
@@ -447,13 +447,13 @@ def _block_features(
       vectors_by_text[text_index][window.text_position : text_end] = (
         taken_vectors
       )
-  row_counts = np.bincount(
-    [row.text_index for row in rows], minlength=len(texts)
+  window_counts = np.bincount(
+    [window.text_index for window in windows], minlength=len(texts)
   )
-  for text, tokens_of_text, x, num_rows in zip(
-    texts, encoded, vectors_by_text, row_counts, strict=True
+  for text, tokens_of_text, x, num_windows in zip(
+    texts, encoded, vectors_by_text, window_counts, strict=True
   ):
-    yield _features_of(text, tokens_of_text, x, int(num_rows), spec)
+    yield _features_of(text, tokens_of_text, x, int(num_windows), spec)
 
 
 def _windows_of(
@@ -517,7 +517,7 @@ def _make_row_weigher(
 
 
 def _features_of(
-  text: Text, encoded: Tokens, x: np.ndarray, num_rows: int, spec: Spec
+  text: Text, encoded: Tokens, x: np.ndarray, num_windows: int, spec: Spec
 ) -> Features:
   """Returns the features of a text.
 
@@ -525,8 +525,8 @@ def _features_of(
     text: the text.
     encoded: the tokens of the text.
     x: the vectors of the tokens; if the text gets only one vector, the sum or
-      the maximum of the vectors of the text's rows.
-    num_rows: the number of the text's rows.
+      the maximum of the vectors of its windows.
+    num_windows: the number of windows of the text.
     spec: which vectors to compute.
   """
   token_names: Sequence[str] | None = None
@@ -535,7 +535,7 @@ def _features_of(
   elif spec.unit == "max":
     x = np.where(np.isfinite(x), x, 0.0)  # A text without tokens has -inf.
   elif spec.unit == "cls":
-    x = x / np.float32(num_rows)
+    x = x / np.float32(num_windows)
   elif spec.unit == "piece":
     token_names = encoded.pieces
   else:

@@ -169,6 +169,7 @@ def _names_of_class_label(data: Any, label: str) -> list[str] | None:
   if not isinstance(features, Mapping) or label not in features:
     return None
   feature = features[label]
+  # In a column of lists, the ClassLabel is the attribute `feature`.
   feature = getattr(feature, "feature", feature)
   names = getattr(feature, "names", None)
   return list(names) if names else None
@@ -203,8 +204,8 @@ def hold_out(
   num_held_out = max(1, round(share * len(rows)))
   if num_held_out >= len(rows):
     raise UserError(
-      f"data has {_count(len(rows), 'row')}, too few to hold some out; pass"
-      " more rows, or validation=0 to train without an evaluation."
+      f"data has {_count_text(len(rows), 'row')}, too few to hold some out;"
+      " pass more rows, or validation=0 to train without an evaluation."
     )
   held_out_indices = {
     *np.random.default_rng(seed).permutation(len(rows))[:num_held_out]
@@ -216,7 +217,7 @@ def hold_out(
 
 
 def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
-  """Returns the kind of a task, from its first text and from all labels.
+  """Infers the kind of a task from its first text and from all labels.
 
   If the first text is a list of words, the kind is tagging. If a label is a
   list, the kind is multi_label. If all labels are numbers, and at least one is
@@ -330,7 +331,7 @@ class Columns:
     )
 
 
-def _count(number: int, unit: str) -> str:
+def _count_text(number: int, unit: str) -> str:
   """Returns a number with its unit, whose plural ends with "s" or "es"."""
   plural = f"{unit}es" if unit.endswith("s") else f"{unit}s"
   return f"{number:,} {unit if number == 1 else plural}"
@@ -339,10 +340,10 @@ def _count(number: int, unit: str) -> str:
 def _has_questions(names: Sequence[str]) -> bool:
   """Returns True if the columns are those of a table of questions.
 
-  One of the three names may be misspelt.
+  One of the three column names may be misspelt.
   """
-  is_table_of_texts = {"text", "words", "label", "tags"} & {*names}
-  return not is_table_of_texts and len({*QUESTION_COLUMNS} & {*names}) >= 2
+  text_columns = {"text", "words", "label", "tags"} & {*names}
+  return not text_columns and len({*QUESTION_COLUMNS} & {*names}) >= 2
 
 
 def _check_question_columns(names: Sequence[str]) -> None:
@@ -545,8 +546,8 @@ def _find_tags(columns: Columns, rows: Sequence[Record]) -> tuple[str, ...]:
       )
     if len(names) != len(words):
       raise UserError(
-        f"{row.location} has {_count(len(names), 'tag')} for"
-        f" {_count(len(words), 'word')}; every word needs one tag."
+        f"{row.location} has {_count_text(len(names), 'tag')} for"
+        f" {_count_text(len(words), 'word')}; every word needs one tag."
       )
     tags_by_row.append(list(map(str, names)))
   labels = custom.collect_labels(
@@ -568,5 +569,6 @@ def _check_num_labels(labels: Sequence[str], unit: str, task: str) -> None:
   if len(labels) < 2:
     names = f" ({labels[0]})" if labels else ""
     raise UserError(
-      f"data has {_count(len(labels), unit)}{names}; {task} needs two or more."
+      f"data has {_count_text(len(labels), unit)}{names}; {task} needs two or"
+      " more."
     )

@@ -205,15 +205,15 @@ def _make_splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
 
   If the field of the tags is empty, the tags become None.
   """
-  names = [columns_by_role.get(role, role) for role in ("words", "tags")]
+  column_names = [columns_by_role.get(role, role) for role in ("words", "tags")]
 
   def split(record: Record) -> Record:
     lists: dict[str, list[Any] | None] = {
       name: _split_words(record.fields[name])
-      for name in names
+      for name in column_names
       if name in record.fields
     }
-    words_column, tags_column = names
+    words_column, tags_column = column_names
     if lists[words_column] and not lists.get(tags_column, True):
       lists[tags_column] = None
     return record._replace(fields=record.fields | lists)

@@ -330,13 +330,13 @@ def labels_if_marks(
     for values, needs_label in lists_and_needs
     if values or (needs_label and values == [])
   ]
-  sizes = {len(values) for values in filled_lists}
-  if len(sizes) != 1 or not all(map(are_marks, filled_lists)):
+  list_lengths = {len(values) for values in filled_lists}
+  if len(list_lengths) != 1 or not all(map(are_marks, filled_lists)):
     return None
-  (size,) = sizes
-  if size < 2 or (labels and size != len(labels)):
+  (list_length,) = list_lengths
+  if list_length < 2 or (labels and list_length != len(labels)):
     return None
-  return tuple(labels) or tuple(map(str, range(size)))
+  return tuple(labels) or tuple(map(str, range(list_length)))
 
 
 def check_not_marks(
