@@ -125,7 +125,7 @@ def trip_count(program: Program, loop: Instruction) -> int:
 
   XLA writes the number as known_trip_count. The TPU compiler does not write it.
   In a program for a TPU, a scan counts from 0 to the only integer constant in
-  its condition.
+  the loop's condition.
   """
   if count := _KNOWN_TRIP_COUNT.search(loop.call):
     return int(count[1])

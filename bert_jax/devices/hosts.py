@@ -90,9 +90,10 @@ def join_run(
   process_id: int | None = None,
   from_environment: bool = False,
 ) -> Iterator[None]:
-  """Makes this process a member of a run; enter before any use of a device.
+  """Makes this process a member of a run.
 
-  Only process 0 writes to stdout. An error in one process ends all processes.
+  Enter this context before any use of a device. Only process 0 writes to
+  stdout. An error in one process ends all processes.
 
   Args:
     coordinator: HOST:PORT of process 0.
@@ -400,7 +401,10 @@ def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
 
 
 def gather(json_value: Any) -> list[Any]:
-  """Returns the values of all processes, by number; all processes must call."""
+  """Returns the values of all processes, in the order of their numbers.
+
+  All processes must call this function.
+  """
   if jax.process_count() == 1:
     return [json_value]
   encoded_value = np.frombuffer(json.dumps(json_value).encode(), np.uint8)

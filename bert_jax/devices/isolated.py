@@ -1,4 +1,4 @@
-"""Runs a function in a separate process, so that a crash ends only that one."""
+"""Runs a function in a separate process, so a crash does not end this one."""
 
 import multiprocessing
 import multiprocessing.connection

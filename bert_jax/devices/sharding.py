@@ -216,7 +216,7 @@ def jit(function: Callable[..., Any], **keywords: Any) -> JittedFunction:
     **keywords: keyword arguments of `jax.jit`.
 
   Returns:
-    A jitted function. It looks for the device at its first call, so that a
+    A jitted function. The device is looked up at the first call, so that a
     module may call `jit` before the devices are known.
   """
 

@@ -405,7 +405,7 @@ def cycles_by_kernel(
   for instruction, num_runs in _walk_unfused(program, program.entry, 1):
     if _KERNEL_TARGET not in instruction.call:
       continue
-    # The compiler keeps the kernel's name in the path of its operation.
+    # The compiler keeps the kernel's name in the path of the operation.
     path = hlo.operation_path(instruction)
     output_bytes = hlo.num_bytes(instruction.type_text)
     matching_calls = [
