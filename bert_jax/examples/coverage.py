@@ -147,15 +147,20 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   yield line
   statistics = measure_lengths(corpus.sentences, corpus.documents)
   if coverage.held_share < MIN_HELD_SHARE:
-    format_advice = by_caller(
-      command="with --format for plain text",
-      python="raise `length`, the number of tokens in a row",
+    remedy = by_caller(
+      command=(
+        "Train with longer rows (data.length). If a line of your text has"
+        " several sentences, prepare it with --format"
+      ),
+      python=(
+        "Raise `length`, the number of tokens in a row. If a line of your text"
+        " has several sentences, write each of them on its own line"
+      ),
     )
     yield (
       f"warning: an epoch does not train on the other {1 - held_share:.1%} of"
       f" the text: a sentence has {statistics.mean_tokens:.0f} tokens on"
-      " average, and tokens that do not fit into a row are cut off. Prepare the"
-      f" text with one sentence on each line, or {format_advice}."
+      f" average, and tokens that do not fit into a row are cut off. {remedy}."
     )
   if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return

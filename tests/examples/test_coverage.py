@@ -171,6 +171,7 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
   )
   assert [line.partition(":")[0] for line in poor_lines[1:]] == ["warning"] * 2
   assert "a sentence has 600 tokens on average" in poor_lines[1]
+  assert "cut off. Train with longer rows (data.length). If a" in poor_lines[1]
   assert "20 of 20 documents are one sentence" in poor_lines[2]
 
 
