@@ -402,9 +402,13 @@ def _write_documents(
     threshold = _better_threshold(progress, sizes)
     if threshold is None:
       return sizes
+    num_train, num_heldout = (
+      sizes[split]["documents"] for split in reader.SPLITS
+    )
     note(
-      "there are too few documents for this share of held-out documents; they"
-      " are divided again, so that no split is empty"
+      f"documents are divided by their hashes: {num_train:,} to train on,"
+      f" {num_heldout:,} held out; they are divided again, because a split has"
+      " too few"
     )
     progress = _start_progress(
       job.partial_folder, progress["origin"], threshold

@@ -267,6 +267,10 @@ def test_splits_of_a_small_corpus(tmp_path, vocab_path, heldout, capfd):
   )
   assert reader.open_prepared(tmp_path / "out").meta == meta
   num_heldout = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
+  first_split = {0.0: "", 0.005: "5 to train on, 0", 0.999999: "0 to train on"}
+  err = capfd.readouterr().err
+  assert ("divided again" in err) == (heldout > 0)
+  assert first_split[heldout] in err
   assert meta["splits"]["validation"]["documents"] == num_heldout
   assert meta["splits"]["train"]["documents"] == 5 - num_heldout
   for content, count, description in (
