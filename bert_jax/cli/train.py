@@ -1,11 +1,12 @@
 """`bert_jax train`: pre-trains, fine-tunes or distils a model."""
 
 import argparse
+import contextlib
 
 from absl import logging
 
 from bert_jax.cli import configs, flags
-from bert_jax.messages import UserError, say
+from bert_jax.messages import UserError, Watch, say
 
 HELP = "Trains a model: pre-training, fine-tuning or distillation."
 EXAMPLE = """\
@@ -52,11 +53,14 @@ def run(args: argparse.Namespace) -> None:
   if not args.workdir:
     raise UserError("--workdir is empty; name the run's folder.")
   config = configs.read(args.config, args.overrides)
+  watch: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
   if not args.process_id:
     say(f"run {args.workdir}: opening data and devices ...")
-  # Import these here, so that a bad flag is refused before jax is loaded.
-  from bert_jax.devices import hosts, xla_errors
-  from bert_jax.training import train
+    watch = Watch("importing the trainer", say)
+  with watch:
+    # Import these here, so that a bad flag is refused before jax is loaded.
+    from bert_jax.devices import hosts, xla_errors
+    from bert_jax.training import train
 
   remedy = (
     "Raise config.micro_batches, which splits the"

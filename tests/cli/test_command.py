@@ -15,9 +15,16 @@ from children import without_progress
 from bert_jax import messages
 from bert_jax.cli import errors, flags
 from bert_jax.cli.errors import CommandStopped
-from bert_jax.cli.main import VERBS, execute, overview, parser_of
+from bert_jax.cli.main import (
+  VERBS,
+  execute,
+  load_verb,
+  overview,
+  parser_of,
+)
 from bert_jax.corpus import prepare, split_text
 from bert_jax.messages import DamagedFile, OutOfMemory
+from bert_jax.training import train
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -284,3 +291,16 @@ def test_the_installed_script_is_the_same_command():
   assert project["scripts"] == {"bert_jax": "bert_jax.cli.main:main"}
   process = run_module("bert_jax", "--help")
   assert process.returncode == 0 and process.stdout == overview() + "\n"
+
+
+def test_train_watches_its_imports(monkeypatch, tmp_path):
+  actions, verb = [], load_verb("train")
+
+  def record_watch(action, write):
+    actions.append(action)
+    return contextlib.nullcontext()
+
+  monkeypatch.setattr(verb, "Watch", record_watch)
+  monkeypatch.setattr(train, "run", lambda config, workdir: None)
+  execute(["train", "--config", "bert:tiny", "--workdir", str(tmp_path)])
+  assert actions == ["importing the trainer"]
