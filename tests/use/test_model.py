@@ -248,7 +248,10 @@ def test_inputs_are_not_changed(classifier, masked_lm):
     (b"cat", "is not a text"),
     (["cat", 5], "input 1 is 5, not a text"),
     (["cat", None], "input 1 is None, not a text"),
-    ([{"txt": "cat"}], "input 0: it has no field 'text'; its fields are txt"),
+    (
+      [{"txt": "cat"}],
+      "^input 0: it has no field 'text'; its fields are txt; rename one, or",
+    ),
     ([{"text": float("nan")}], "input 0 has no text: its field 'text' is nan"),
     (
       [{"text": None, "id": 1}],

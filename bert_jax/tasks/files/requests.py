@@ -101,7 +101,8 @@ def _text_field(fields: Example, name: str) -> str:
   """Returns the text in a field; UserError if it is missing."""
   if name not in fields:
     raise UserError(
-      f"it has no field {name!r}; its fields are {', '.join(fields) or 'none'}"
+      f"it has no field {name!r}; its fields are {', '.join(fields) or 'none'};"
+      " rename one, or add it"
     )
   return _check_text(fields[name], name)
 
