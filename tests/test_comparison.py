@@ -240,8 +240,8 @@ def test_driver_trains_scores_and_continues(
   assert 0.3 * 6e10 < bert["flops"] <= 6e10
   assert bert["seconds"] == bert["steps"] / 8
   names = {path.name for path in (tmp_path / "records").iterdir()}
-  parts = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
-  bert_names = {f"bert.0.{part}.json" for part in (*parts, "speed")}
+  file_parts = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
+  bert_names = {f"bert.0.{part}.json" for part in (*file_parts, "speed")}
   elmo_names = {f"elmo.0.{part}.json" for part in ("train", "blimp", "speed")}
   assert names == bert_names | elmo_names
   # The second call does only what is missing.

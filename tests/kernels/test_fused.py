@@ -66,7 +66,7 @@ def assert_same_function(run_kernel, run_formula, arguments, gradients):
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("shape", [(3, 5, 48), (2, 4, 64), (2, 75, 48)])
 def test_add_norm_equals_the_formula(shape, rate):
-  x, y, g, h = random_arrays(*[shape] * 4)
+  x, y, first_gradient, second_gradient = random_arrays(*[shape] * 4)
   vectors = random_arrays(*[shape[-1:]] * 3)
 
   def run_formula(x, y, bias, scale, shift):
@@ -79,12 +79,14 @@ def test_add_norm_equals_the_formula(shape, rate):
   def run_kernel(*arrays):
     return fused_norm.add_norm(*arrays, SEED, rate, 1e-5, True)
 
-  assert_same_function(run_kernel, run_formula, (x, y, *vectors), (g, h))
+  assert_same_function(
+    run_kernel, run_formula, (x, y, *vectors), (first_gradient, second_gradient)
+  )
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu"])
 def test_bias_activation_equals_the_formula(name):
-  x, g = random_arrays((2, 37, 200), (2, 37, 200))
+  x, output_gradient = random_arrays((2, 37, 200), (2, 37, 200))
   (bias,) = random_arrays((200,))
   function = run_formula = layers.activation(name)
   if name == "gelu_new":
@@ -104,7 +106,7 @@ def test_bias_activation_equals_the_formula(name):
     run_kernel,
     lambda x, bias: run_formula(x + bias[None, None]),
     (3 * x, bias),
-    g,
+    output_gradient,
   )
 
 
@@ -135,7 +137,7 @@ def test_attention_of_packed_and_padded_rows_equals_the_formula(
   shape, rate, causal
 ):
   batch_size, length, num_heads, head_dim = shape
-  qkv, g, bias = random_arrays(
+  qkv, output_gradient, bias = random_arrays(
     (batch_size, length, num_heads, 3, head_dim),
     shape,
     (num_heads, 3, head_dim),
@@ -152,7 +154,7 @@ def test_attention_of_packed_and_padded_rows_equals_the_formula(
   def run_formula(qkv, bias):
     return attention_by_formula(qkv, bias, ids, rate, causal)
 
-  assert_same_function(run_kernel, run_formula, (qkv, bias), g)
+  assert_same_function(run_kernel, run_formula, (qkv, bias), output_gradient)
 
 
 @pytest.mark.parametrize("queries_per_block", [16, 32])
@@ -207,7 +209,7 @@ def tpu_attention_of(qkv, bias, ids, rate, causal):
 )
 def test_attention_for_tpus_equals_the_formula(shape, rate, causal):
   batch_size, length, num_heads, head_dim = shape
-  qkv, g, bias = random_arrays(
+  qkv, output_gradient, bias = random_arrays(
     (batch_size, length, num_heads, 3, head_dim),
     shape,
     (num_heads, 3, head_dim),
@@ -223,7 +225,7 @@ def test_attention_for_tpus_equals_the_formula(shape, rate, causal):
   def run_formula(qkv, bias):
     return attention_by_formula(qkv, bias, ids, rate, causal)
 
-  assert_same_function(run_kernel, run_formula, (qkv, bias), g)
+  assert_same_function(run_kernel, run_formula, (qkv, bias), output_gradient)
 
 
 def test_attention_for_tpus_refuses_long_rows():

@@ -236,16 +236,18 @@ def test_the_weighted_sum_of_layers_equals_its_formula():
   rng = np.random.default_rng(0)
   layer_vectors = rng.normal(2.0, 3.0, (2, 3, 4, 6)).astype(np.float32)
   ids = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32)
-  w, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
-  params = {"layer_weights": w, "gamma": gamma}
-  exps = np.exp(w + 1 / 3)
+  layer_weights, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
+  params = {"layer_weights": layer_weights, "gamma": gamma}
+  exps = np.exp(layer_weights + 1 / 3)
   layer_sum = elmo.ScalarMix().apply({"params": params}, layer_vectors, ids)
   expected = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), layer_vectors)
   np.testing.assert_allclose(layer_sum, expected, rtol=1e-5)
-  words = layer_vectors.transpose(1, 0, 2, 3)[:, ids != 0]
+  word_vectors = layer_vectors.transpose(1, 0, 2, 3)[:, ids != 0]
   normalized_layers = [
     (s - x.mean()) / x.std()
-    for s, x in zip(layer_vectors.transpose(1, 0, 2, 3), words, strict=True)
+    for s, x in zip(
+      layer_vectors.transpose(1, 0, 2, 3), word_vectors, strict=True
+    )
   ]
   layer_sum = elmo.ScalarMix(normalises_layers=True).apply(
     {"params": params}, layer_vectors, ids
@@ -306,8 +308,8 @@ def test_padding_gets_no_gradient(tiny_elmo):
 
   @fast_jit
   def gradient(params):
-    out = lambda p: module.apply({"params": p}, **batch)  # noqa: E731
-    return jax.grad(lambda p: (out(p) ** 2).sum())(params)
+    apply_elmo = lambda p: module.apply({"params": p}, **batch)  # noqa: E731
+    return jax.grad(lambda p: (apply_elmo(p) ** 2).sum())(params)
 
   char_gradients = np.asarray(gradient(params)["words"]["chars"]["embedding"])
   assert np.isfinite(char_gradients).all()

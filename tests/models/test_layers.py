@@ -134,8 +134,8 @@ def test_dropout_scales_and_its_gradient_uses_the_same_bits():
   y = layers.dropout(x, 0.25, key)
   is_kept = np.asarray(y) != 0
   np.testing.assert_allclose(y, np.where(is_kept, x / 0.75, 0), rtol=1e-6)
-  g = jax.grad(lambda x: (layers.dropout(x, 0.25, key) * 3).sum())(x)
-  np.testing.assert_allclose(g, np.where(is_kept, 4.0, 0.0), rtol=1e-6)
+  gradient = jax.grad(lambda x: (layers.dropout(x, 0.25, key) * 3).sum())(x)
+  np.testing.assert_allclose(gradient, np.where(is_kept, 4.0, 0.0), rtol=1e-6)
   assert layers.dropout(x, 0.0, key) is x
   with pytest.raises(ValueError, match="1.0"):
     layers.dropout(x, 1.0, key)

@@ -52,12 +52,12 @@ SLOW_CASES += [("albert", groups) for groups in (1, 2, 4)]
 def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
   """With dropout, outputs and gradients are equal up to rounding."""
   if groups:
-    build, params = (
+    build_module, params = (
       functools.partial(build_shared, groups),
       shared_parameters(groups),
     )
   else:
-    build, params = (
+    build_module, params = (
       functools.partial(build_encoder, name),
       random_encoder_params(name),
     )
@@ -76,10 +76,10 @@ def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
     )
     return [hidden, *jax.tree.leaves(grads)]
 
-  num_layers = build().num_layers
+  num_layers = build_module().num_layers
   loop_arrays, unrolled_arrays = (
-    run(build()),
-    run(build(unroll=num_layers, remat=True)),
+    run(build_module()),
+    run(build_module(unroll=num_layers, remat=True)),
   )
   for expected, array in zip(loop_arrays, unrolled_arrays, strict=True):
     atol = 1e-6 * max(1.0, float(np.abs(expected).max()))

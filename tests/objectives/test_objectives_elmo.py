@@ -215,11 +215,11 @@ def test_the_sampled_loss_agrees_with_numpy():
   )
   ids, num_tries = np.asarray(ids), float(num_tries)
   labels[0, 0] = ids[3]
-  p = np.log(
+  chances = np.log(
     (np.arange(vocab_size) + 2) / (np.arange(vocab_size) + 1)
   ) / np.log(vocab_size + 1)
-  assert p.sum() == pytest.approx(1.0)
-  expected_counts = 1 - (1 - p) ** num_tries
+  assert chances.sum() == pytest.approx(1.0)
+  expected_counts = 1 - (1 - chances) ** num_tries
   logits = hidden @ table.T + bias - np.log(expected_counts)
   expected_losses = np.zeros((2, 3))
   for place in np.ndindex(2, 3):
@@ -263,13 +263,13 @@ def test_candidates_are_drawn_until_there_are_enough():
     and num_tries.max() <= elmo_objective.max_draws(num_classes, vocab_size)
   )
   share = np.bincount(ids.ravel(), minlength=vocab_size) / repeats
-  p = np.log(
+  chances = np.log(
     (np.arange(vocab_size) + 2) / (np.arange(vocab_size) + 1)
   ) / np.log(vocab_size + 1)
   # Numpy draws one class after another without replacement: each class arrives
   # at a random time, and the first k classes are the drawn ones.
   rng = np.random.default_rng(0)
-  arrival_times = rng.exponential(size=(repeats, vocab_size)) / p
+  arrival_times = rng.exponential(size=(repeats, vocab_size)) / chances
   expected_share = (
     np.bincount(
       np.argsort(arrival_times, 1)[:, :num_classes].ravel(),

@@ -289,25 +289,34 @@ def test_known_scores_of_answers_without_words():
 def expected_squad2(texts, golds, null_odds, threshold):
   """Returns SQuAD 2.0's scores, computed one question at a time."""
   scores = [
-    squad_metrics.best_scores(t, g) for t, g in zip(texts, golds, strict=True)
+    squad_metrics.best_scores(text, gold_texts)
+    for text, gold_texts in zip(texts, golds, strict=True)
   ]
   scores_of_empty = (0.0, 0.0), (1.0, 1.0)
   scores_by_prefix = collections.defaultdict(list)
-  for s, g, o in zip(scores, golds, null_odds, strict=True):
-    s = scores_of_empty[not g] if o > threshold else s
-    scores_by_prefix[""].append(s)
-    scores_by_prefix["HasAns_" if g else "NoAns_"].append(s)
+  for score, gold_texts, question_odds in zip(
+    scores, golds, null_odds, strict=True
+  ):
+    score = (
+      scores_of_empty[not gold_texts] if question_odds > threshold else score
+    )
+    scores_by_prefix[""].append(score)
+    scores_by_prefix["HasAns_" if gold_texts else "NoAns_"].append(score)
   results = {}
   for prefix, values in scores_by_prefix.items():
-    em, f1 = 100 * np.mean(values, 0)
-    results |= {f"{prefix}exact": em, f"{prefix}f1": f1}
+    exact_score, f1_score = 100 * np.mean(values, 0)
+    results |= {f"{prefix}exact": exact_score, f"{prefix}f1": f1_score}
     results[f"{prefix}total"] = len(values)
   for column, name in enumerate(("exact", "f1")):
     best_score = 0.0
     for possible_threshold in [-math.inf, *null_odds]:
       scores_at_threshold = [
-        (not g) if o > possible_threshold else s[column]
-        for s, g, o in zip(scores, golds, null_odds, strict=True)
+        (not gold_texts)
+        if question_odds > possible_threshold
+        else score[column]
+        for score, gold_texts, question_odds in zip(
+          scores, golds, null_odds, strict=True
+        )
       ]
       best_score = max(best_score, 100 * np.mean(scores_at_threshold))
     results[f"best_{name}"] = best_score

@@ -174,17 +174,21 @@ def test_only_kernels_and_embeddings_decay():
     optim.decay_mask({"mystery": {"omega": jnp.ones(3)}})
 
 
-def adam_in_python(grads, w, rate, decay, is_corrected):
+def adam_in_python(grads, weight, rate, decay, is_corrected):
   """Computes Adam for one number in plain Python."""
-  m = v = 0.0
-  for t, g in enumerate(grads, 1):
-    m = 0.9 * m + 0.1 * g
-    v = 0.999 * v + 0.001 * g * g
-    m_hat, v_hat = (
-      (m / (1 - 0.9**t), v / (1 - 0.999**t)) if is_corrected else (m, v)
+  mean = mean_of_squares = 0.0
+  for step, grad in enumerate(grads, 1):
+    mean = 0.9 * mean + 0.1 * grad
+    mean_of_squares = 0.999 * mean_of_squares + 0.001 * grad * grad
+    corrected_mean, corrected_mean_of_squares = (
+      (mean / (1 - 0.9**step), mean_of_squares / (1 - 0.999**step))
+      if is_corrected
+      else (mean, mean_of_squares)
     )
-    w -= rate * (m_hat / (v_hat**0.5 + 1e-6) + decay * w)
-  return w
+    weight -= rate * (
+      corrected_mean / (corrected_mean_of_squares**0.5 + 1e-6) + decay * weight
+    )
+  return weight
 
 
 @pytest.mark.parametrize("name", ["adamw_bert", "adamw"])

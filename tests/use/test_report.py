@@ -10,10 +10,10 @@ import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.messages import UserError
 
-# A step of the first two training rows costs 0.5 s, 100 tokens and 7 FLOPs; a
-# step of the third row costs 0.25 s, 40 tokens and 9 FLOPs.
+# Three rows are of training. Each step up to step 4 costs 0.5 s, 100 tokens and
+# 7 FLOPs; each step from 5 to 8 costs 0.25 s, 40 tokens and 9 FLOPs.
 ROWS = [
-  # The step of this row was compiled, so the row has no speed.
+  # The program was compiled at this step, so the row has no speed.
   {"step": 1, "split": "train", "loss": 9.0, "mlm_loss": 9.0},
   {"step": 4, "split": "train", "loss": 8.0, "mlm_loss": 8.0},
   {"step": 6, "split": "heldout", "loss": 7.5, "mlm_loss": 7.5, "acc": 0.1},
@@ -47,7 +47,8 @@ def runs(tmp_path):
 
 def test_the_totals_are_sums_of_what_each_step_costs(runs):
   rows = bert_jax.report(runs[0]).runs[0].rows
-  # Steps 1 to 4, then two steps of the third row, its end, two steps after it.
+  # These are the sums at steps 1, 4, 6, 8 and 10. Steps after step 8, where the
+  # last training row ends, cost as much as those before.
   seconds = [0.5, 2.0, 2.5, 3.0, 3.5]
   assert [row["seconds"] for row in rows] == pytest.approx(seconds)
   tokens = [100, 400, 480, 560, 640]
@@ -56,15 +57,20 @@ def test_the_totals_are_sums_of_what_each_step_costs(runs):
 
 
 def test_the_table_has_the_last_and_the_best_evaluation(runs):
-  first, second = bert_jax.report(runs).table()
-  assert (first["run"], second["run"]) == ("small", "large")
-  assert first["step"] == 10 and first["seconds"] == pytest.approx(3.5)
-  assert (first["mlm_loss"], first["acc"]) == (7.6, 0.2)
-  assert (first["best_mlm_loss"], first["best_step"]) == (7.5, 6)
-  assert first["tokens_per_second"] == 180.0
-  assert second["seconds"] == pytest.approx(5.5)
-  by_accuracy = bert_jax.report(runs[0], metrics="acc").table()[0]
-  assert (by_accuracy["best_acc"], by_accuracy["best_step"]) == (0.2, 10)
+  row_of_small, row_of_large = bert_jax.report(runs).table()
+  assert (row_of_small["run"], row_of_large["run"]) == ("small", "large")
+  assert row_of_small["step"] == 10 and row_of_small[
+    "seconds"
+  ] == pytest.approx(3.5)
+  assert (row_of_small["mlm_loss"], row_of_small["acc"]) == (7.6, 0.2)
+  assert (row_of_small["best_mlm_loss"], row_of_small["best_step"]) == (7.5, 6)
+  assert row_of_small["tokens_per_second"] == 180.0
+  assert row_of_large["seconds"] == pytest.approx(5.5)
+  row_by_accuracy = bert_jax.report(runs[0], metrics="acc").table()[0]
+  assert (row_by_accuracy["best_acc"], row_by_accuracy["best_step"]) == (
+    0.2,
+    10,
+  )
 
 
 def test_curves_are_drawn_against_the_chosen_axis(runs):
@@ -73,15 +79,15 @@ def test_curves_are_drawn_against_the_chosen_axis(runs):
   assert (training.is_evaluation, evaluation.is_evaluation) == (False, True)
   assert list(evaluation.places) == [46e-15, 82e-15]
   assert list(evaluation.numbers) == [7.5, 7.6]
-  axes = report.draw("mlm_loss").axes[0]
-  assert axes.get_xlabel() == "petaFLOPs" and len(axes.lines) == 4
-  legend = [text.get_text() for text in axes.get_legend().get_texts()]
+  drawn_axes = report.draw("mlm_loss").axes[0]
+  assert drawn_axes.get_xlabel() == "petaFLOPs" and len(drawn_axes.lines) == 4
+  legend = [text.get_text() for text in drawn_axes.get_legend().get_texts()]
   assert legend == ["small", "large"]
-  (speed,) = bert_jax.report(runs[0], metrics="flops_per_step").curves(
+  (training_curve,) = bert_jax.report(runs[0], metrics="flops_per_step").curves(
     "flops_per_step"
   )
-  assert list(speed.numbers) == [7.0, 7.0, 9.0]
-  # Training has no accuracy.
+  assert list(training_curve.numbers) == [7.0, 7.0, 9.0]
+  # The training rows have no accuracy, so its curves are of evaluations.
   assert all(curve.is_evaluation for curve in report.curves("acc"))
 
 
@@ -137,7 +143,7 @@ def test_a_notebook_shows_the_page(runs):
 
 
 @pytest.mark.parametrize(
-  "changes, words",
+  "changes, message",
   [
     (dict(metrics="mlm_los"), "no run has the number 'mlm_los'; the runs have"),
     (dict(metrics=[]), "the list is empty"),
@@ -149,22 +155,22 @@ def test_a_notebook_shows_the_page(runs):
     (dict(runs=["a={0}/../*"]), "these are 2 runs, but a name is for one"),
   ],
 )
-def test_wrong_arguments_are_refused(runs, changes, words):
+def test_wrong_arguments_are_refused(runs, changes, message):
   chosen_runs = changes.get("runs", runs)
   if isinstance(chosen_runs, list):
     chosen_runs = [run.format(*runs) for run in chosen_runs]
-  with pytest.raises(UserError, match=words.replace("*", r"\*")):
+  with pytest.raises(UserError, match=message.replace("*", r"\*")):
     bert_jax.report(**{**changes, "runs": chosen_runs})
 
 
 def test_a_run_without_rows_or_speed_is_refused(tmp_path):
-  empty = write_run(tmp_path / "empty", [])
+  empty_run = write_run(tmp_path / "empty", [])
   with pytest.raises(UserError, match="run empty: .* has no rows"):
-    bert_jax.report(empty)
+    bert_jax.report(empty_run)
   rows = [
     {k: x for k, x in row.items() if not k.endswith("_second")} for row in ROWS
   ]
-  no_speed = write_run(tmp_path / "no_speed", rows)
-  assert math.isnan(bert_jax.report(no_speed).table()[0]["seconds"])
+  run_without_speed = write_run(tmp_path / "no_speed", rows)
+  assert math.isnan(bert_jax.report(run_without_speed).table()[0]["seconds"])
   with pytest.raises(UserError, match="do not say how many seconds"):
-    bert_jax.report(no_speed, axis="seconds")
+    bert_jax.report(run_without_speed, axis="seconds")

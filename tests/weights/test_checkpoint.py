@@ -41,8 +41,8 @@ def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
   The same checkpoints are kept in both cases.
   """
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
-  results: dict[str, list] = {"with": [], "after": []}
-  for name, records in results.items():
+  records_by_name: dict[str, list] = {"with": [], "after": []}
+  for name, records in records_by_name.items():
     with Checkpointer(str(tmp_path / name), keep=keep, keep_best=2) as saver:
       for step, loss in enumerate(losses):
         state = make_state().replace(step=jnp.int32(step))
@@ -59,7 +59,7 @@ def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
     # A new Checkpointer finds the same best step.
     with Checkpointer(str(tmp_path / name), keep=keep) as saver:
       assert saver.best_step() == records[-1][1] == 7
-  assert results["with"] == results["after"]
+  assert records_by_name["with"] == records_by_name["after"]
   with Checkpointer(str(tmp_path / "after"), keep=keep, keep_best=2) as saver:
     saver.remove(8)
     assert saver.latest_step() == 7
