@@ -88,7 +88,7 @@ class _BlockReader:
     """Stores what to read; reads nothing yet.
 
     Args:
-      source: reads rows by their indices.
+      source: has `features`, and `read`, which reads rows by index.
       end: the index after the last row. None means that `source.read` ends by
         itself: after the last row it gives no rows.
       shard: selects a share of each block; None selects the whole block.
@@ -97,7 +97,7 @@ class _BlockReader:
     self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
     self._lock, self._closed = threading.Lock(), _python_is_ending.is_set()
-    # Set before a pipeline's first block and after its last block.
+    # The event is set before a pipeline's first block and after its last block.
     self.idle = threading.Event()
     self.idle.set()
     _readers.add(self)
@@ -155,8 +155,8 @@ class _PassReaders:
         the pass, and the row at which the previous pass ends.
     """
     self._open = open_reader
-    self._lock, self._count = threading.Lock(), 0
-    self._starts = [0]
+    self._lock, self._num_passes = threading.Lock(), 0
+    self._starts = [0]  # The first row of each pass.
     self._readers: dict[int, _BlockReader] = {}
     self._reader_of_pass(0)
 
@@ -175,7 +175,8 @@ class _PassReaders:
   def begin_pass(self) -> np.ndarray:
     """Begins a pass, and returns its index."""
     with self._lock:
-      pass_index, self._count = self._count, self._count + 1
+      pass_index = self._num_passes
+      self._num_passes += 1
       self._reader_of_pass(pass_index)
     return np.asarray(pass_index, np.int64)
 

@@ -73,7 +73,7 @@ class Batches:
       group: True puts entries of similar lengths together, within shuffled
         pools.
       buckets: the lengths to choose from. If the longest row fits into no
-        bucket, its length is added.
+        bucket, the length of this row becomes a bucket.
       host: the index of this host, which makes only its share of each batch.
       hosts: the number of hosts.
 
@@ -128,10 +128,10 @@ class Batches:
     batches = np.append(order, filler).reshape(-1, batch_size)
     if self._group:
       # Shuffle the batches, but keep an incomplete batch at the end.
-      num_full = num_entries // batch_size
+      num_full_batches = num_entries // batch_size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
-      bits = hashing.bits(key, np.arange(num_full))
-      batches[:num_full] = batches[np.argsort(bits, kind="stable")]
+      bits = hashing.bits(key, np.arange(num_full_batches))
+      batches[:num_full_batches] = batches[np.argsort(bits, kind="stable")]
     return batches
 
   def _group_by_length(self, order: np.ndarray) -> np.ndarray:
@@ -145,8 +145,8 @@ class Batches:
       min(max(num_pool_batches, 1), MAX_POOL_BATCHES) * self.batch_size
     )
     pools = [order[i : i + pool_size] for i in range(0, len(order), pool_size)]
-    # Sort the longest first, so that the incomplete last batch holds the
-    # shortest rows.
+    # Sort the longest entries first, so that the incomplete last batch holds
+    # the shortest entries.
     return np.concatenate(
       [pool[np.argsort(-self._lengths[pool], kind="stable")] for pool in pools]
     )
@@ -172,9 +172,11 @@ class Batches:
 
   def padding(self, epoch: int = 0) -> float:
     """Returns the share of padding in an epoch; empty rows are padding too."""
-    order = self._epoch_order(epoch)
+    entries = self._epoch_order(epoch)
     num_positions = (
-      self._batch_lengths(order).sum() * self.batch_size * self._rows_per_entry
+      self._batch_lengths(entries).sum()
+      * self.batch_size
+      * self._rows_per_entry
     )
     return 1.0 - len(self._rows.ids) / float(num_positions)
 
