@@ -85,7 +85,7 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
 
 
 def check_path(name: str, value: Any, meaning: str) -> str:
-  """Returns a path as a string.
+  """Returns a path as a string, in which a first "~" is the home folder.
 
   Args:
     name: the parameter.
@@ -100,7 +100,7 @@ def check_path(name: str, value: Any, meaning: str) -> str:
     raise UserError(f"{name}={value!r:.60}: pass {meaning}, as a string.")
   if "\0" in path:
     raise UserError(f"{name}={value!r:.60}: a path has no null character.")
-  return path
+  return os.path.expanduser(path)  # noqa: PTH111  # pathlib damages "gs://".
 
 
 def given_names(arguments: Mapping[str, Any]) -> set[str]:

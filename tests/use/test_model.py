@@ -509,6 +509,14 @@ def test_copies_of_a_model_are_the_same_model(family, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, copied.params, model.params)
 
 
+def test_a_tilde_is_the_home_folder(masked_lm, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  masked_lm.save("~/saved")
+  assert not (tmp_path / "~").exists()
+  assert bert_jax.load("~/saved").path == str(tmp_path / "home" / "saved")
+
+
 def test_similarity_has_an_axis_for_each_list(masked_lm):
   texts = ["red cat", "dog", "blue bird sings"]
   similarities = masked_lm.similarity(texts)
