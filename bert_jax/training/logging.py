@@ -305,7 +305,7 @@ class Logger:
       say(f"at step {step}/{self._total_steps} ...")
 
   def log_training(
-    self, step: int, means: Mapping[str, Any], tokens: float, flops: float
+    self, step: int, means: Mapping[str, Any], tokens: float
   ) -> None:
     """Writes a row and prints a progress line.
 
@@ -314,7 +314,6 @@ class Logger:
       means: the metrics averaged over the steps since the last row, and other
         entries of the row.
       tokens: the number of tokens of a step without padding, over all hosts.
-      flops: the FLOPs of a step, over all hosts.
     """
     now = time.perf_counter()
     seconds, steps = now - self._last_time, step - self._last_step
@@ -328,14 +327,13 @@ class Logger:
     # turns into 0.0.
     row["padding"] = max(row["padding"], 0.0) + 0.0
     line = f"step {step}/{self._total_steps} loss {means['loss']:.4f}"
-    row["flops_per_step"] = flops
     if steps:
       rate = steps / seconds
       row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}
       row |= shares
       line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
       line += f" padding {row['padding']:.1%}"
-      mfu = share_of_peak_flops(flops * steps, seconds)
+      mfu = share_of_peak_flops(means["flops_per_step"] * steps, seconds)
       if mfu is not None:
         row["mfu"] = mfu
         line += f" mfu {mfu:.1%}"
@@ -517,10 +515,10 @@ class StepSums:
       list(saved.get("skipped", [])),
       skip_is_error,
     )
-    self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+    self._pending: list[tuple[int, dict[str, jax.Array | float]]] = []
     self._steps_in_flight = steps_in_flight()
 
-  def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+  def add(self, step: int, metrics: dict[str, jax.Array | float]) -> None:
     """Adds a step's metrics, and waits for an earlier step.
 
     The earlier step is `steps_in_flight` steps before this step. If the run did

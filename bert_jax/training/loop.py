@@ -53,8 +53,6 @@ class RunProgress:
     spike_detector: finds losses that are too high.
     first_loss: the mean loss of the first logged row; None before this row,
       and always None for a task.
-    flops_of_steps: the floating-point operations of each step since the last
-      logged row.
     stop_requested: True after a SIGTERM or SIGINT.
   """
 
@@ -64,7 +62,6 @@ class RunProgress:
   evaluation_results: dict[str, float]
   spike_detector: logging.SpikeDetector
   first_loss: float | None = None
-  flops_of_steps: list[float] = dataclasses.field(default_factory=list)
   stop_requested: bool = False
 
 
@@ -119,7 +116,7 @@ def run_phase(
     return step % interval == 0 or step == total_steps
 
   def take_step(step: int, batch: dict[str, Any]) -> None:
-    progress.flops_of_steps.append(objective.flops(batch) * num_hosts)
+    flops = objective.flops(batch) * num_hosts
     with profiler.trace_step(step):
       progress.state, metrics = train_step(
         progress.state,
@@ -129,7 +126,7 @@ def run_phase(
         *progress.spike_detector.step_arguments(),
       )
     profiler.stop_if_complete(step, metrics["loss"])
-    progress.step_sums.add(step, metrics)
+    progress.step_sums.add(step, metrics | {"flops_per_step": flops})
 
   with (
     compile_ahead.compile_threads() as pool,
@@ -174,10 +171,8 @@ def run_phase(
       progress.stop_requested = hosts.stop_requested(step, signals)
       log.print_if_silent(step)
       if is_due("log", step):
-        flops = sum(progress.flops_of_steps) / len(progress.flops_of_steps)
         means, tokens = progress.step_sums.take_means()
-        log.log_training(step, means, tokens, flops)
-        progress.flops_of_steps.clear()
+        log.log_training(step, means, tokens)
         progress.spike_detector.set_max_loss(means["loss"])
         if progress.first_loss is None and not setup.task:
           progress.first_loss = means["loss"]

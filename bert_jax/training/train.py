@@ -31,6 +31,7 @@ from bert_jax.training.state import (
   TrainState,
   init_state,
   resize_to_layout,
+  state_shapes,
   vocabulary_axes,
 )
 from bert_jax.training.workdir import (
@@ -74,20 +75,27 @@ def make_first_state(
     ValueError: the checkpoint does not fit the model, the data or the teacher.
   """
   config = setup.config
-  state = init_state(
-    setup.objective,
-    setup.optimizer,
-    setup.mesh,
-    config.seed,
+  shapes, splits_update = (
     setup.feeds[0].shapes,
     setup.update_sharding is not None,
   )
   if saver.latest_step() is not None:
+    layout = state_shapes(
+      setup.objective, setup.optimizer, setup.mesh, shapes, splits_update
+    )
     saved_state, meta, step = saver.restore_newest(setup.checkpoint_layout)
     _check_inputs(setup, meta)
     setup.feeds[meta["phase"]].training_rows.restore(meta["data"])
     say(f"continuing from step {step}")
-    return resize_to_layout(saved_state, state), meta
+    return resize_to_layout(saved_state, layout), meta
+  state = init_state(
+    setup.drawing_objective,
+    setup.optimizer,
+    setup.mesh,
+    config.seed,
+    shapes,
+    splits_update,
+  )
   start_model = setup.start_model
   if start_model is None and config.init_from:
     # `build` opened no model, because the run had checkpoints. All of them are

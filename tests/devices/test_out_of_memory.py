@@ -37,9 +37,9 @@ from bert_jax.training import logging as logs
 log = logs.Logger(sys.argv[1], 0, 1000)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-row = {"loss": 1.0, "padding": 0.0, "mlm_loss": 1.0}
+row = {"loss": 1.0, "padding": 0.0, "mlm_loss": 1.0, "flops_per_step": 1.0}
 for step in range(1, 400):
-  log.log_training(step, row, 1, 1)
+  log.log_training(step, row, 1)
 """
 
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from config_names import PRETRAINING_CONFIGS, config_file_text
@@ -26,6 +27,7 @@ from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import config_files, train
 from bert_jax.training import setup as building
+from bert_jax.training.state import init_state
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
@@ -477,6 +479,19 @@ def test_build_does_not_change_its_config(name, data_folder):
   assert config == original_config
   assert config["model"]["vocab_size"] is None
   assert setup.config.model.vocab_size == 64
+
+
+@pytest.mark.parametrize("name", ["bert:tiny", "albert:base_v2", "gpt:gpt1"])
+def test_the_first_parameters_do_not_depend_on_unrolling(name, data_folder):
+  """A run draws them with scanned layers, whatever its steps have."""
+  config = shrink_config(configs.load_defaults(name), data_folder)
+  config["model"] |= {"unroll": 2, "num_layers": 2}
+  setup = building.build(config_lib.parse(config))
+  states = [
+    init_state(objective, setup.optimizer, setup.mesh, 3, setup.feeds[0].shapes)
+    for objective in (setup.objective, setup.drawing_objective)
+  ]
+  jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
 @pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])
 def test_the_share_of_padding_is_never_negative(tmp_path, capsys, padding):
   log = logging.Logger(str(tmp_path), 0, 3)
-  log.log_training(1, {"loss": 1.0, "padding": padding}, 8.0, 1.0)
+  log.log_training(
+    1, {"loss": 1.0, "padding": padding, "flops_per_step": 1.0}, 8.0
+  )
   log.close()
   assert " padding 0.0% " in capsys.readouterr().out
   (row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))

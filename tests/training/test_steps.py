@@ -183,6 +183,7 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
   """
   step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
+  row["flops_per_step"] = 1.0
   step_sums.add(1, row | {"padding": 0.125})
   step_sums.add(2, row | {"padding": 0.5, "tokens": 7.0})
   log, board_values = logging.Logger(str(tmp_path), 0, 10), {}
@@ -193,7 +194,7 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
       {scalar.tag: scalar.simple_value for scalar in event.summary.value}
     ),
   )
-  log.log_training(2, *step_sums.take_means(), 1.0)
+  log.log_training(2, *step_sums.take_means())
   log.close()
   (logged_row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
   assert logged_row["padding"] == board_values["train/padding"] == 0.3125
