@@ -31,9 +31,16 @@ T = TypeVar("T")
 
 # The seconds until `Logger.report_progress` prints its first line.
 FIRST_WAIT = 3.0
+# Results of an evaluation that are numbers of things, and so have no fraction.
+_COUNT_NAMES = frozenset({"examples", "predicted_labels"})
 # A function that is called with each new row of metrics.jsonl, with the row's
 # progress line, and with the number of steps of the run.
 RowCallback = Callable[[Mapping[str, Any], str, int], None]
+
+
+def result_text(name: str, mean: float) -> str:
+  """Returns a result of an evaluation as lines of a run show it."""
+  return f"{mean:,.0f}" if name in _COUNT_NAMES else f"{mean:.4f}"
 
 
 def read_rows(path: PathLike) -> list[dict[str, Any]]:
@@ -347,7 +354,9 @@ class Logger:
       return
     row = {"step": step, "split": "heldout", **means}
     self._write_row(row)
-    metrics = " ".join(f"{name} {mean:.4f}" for name, mean in means.items())
+    metrics = " ".join(
+      f"{name} {result_text(name, mean)}" for name, mean in means.items()
+    )
     self._print_row(row, f"step {step} held-out: {metrics}")
 
   def _print_row(self, row: dict[str, Any], line: str) -> None:

@@ -161,7 +161,7 @@ def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
       # its "task_loss" is the loss.
       short_name = name.removeprefix("task_")
       if short_name == name or short_name not in means:
-        say(f"{name}: {mean:.4f}")
+        say(f"{name}: {logging.result_text(name, mean)}")
   elif isinstance(last_feed.heldout, loader.Heldout) and means:
     assert isinstance(first_data, loader.PretrainingData)
     counts = np.sum([folder.unigrams for folder in first_data.prepared], 0)

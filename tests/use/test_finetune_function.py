@@ -204,6 +204,8 @@ def test_the_last_lines_have_a_python_line_and_each_metric_once(
   names = [line.partition(": ")[0] for line in lines]
   for name in ("accuracy", "loss"):
     assert names.count(name) == 1 and f"task_{name}" not in names
+  assert "examples: 8" in lines
+  assert [line for line in lines if "held-out: " in line and " 8 " in line]
   assert "read only" not in "".join(lines)
 
 
