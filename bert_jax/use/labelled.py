@@ -231,7 +231,7 @@ def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
     return "multi_label"
   try:
     numbers = [float(x) for x in labels if x not in ("", None)]
-  except (TypeError, ValueError):
+  except (TypeError, ValueError, OverflowError):
     return "classification"
   return "classification" if all(map(_is_whole, numbers)) else "regression"
 

@@ -202,17 +202,22 @@ def _wrong_field(index: int, name: str, value: Any) -> str:
 def to_python(value: Any) -> Any:
   """Turns NumPy's scalars and arrays into numbers and lists, NaN into None.
 
-  The values of a dict are turned as well, as of SQuAD's `answers` in a table.
+  pandas.NA and pandas.NaT become None as well. The values of a dict are
+  turned, too: a table of SQuAD has dicts of arrays in its column `answers`.
   """
   if isinstance(value, str):
     return str(value)
   if isinstance(value, np.generic):
     value = value.item()
+  if isinstance(value, np.ndarray) and not value.ndim:
+    return to_python(value.item())
   if isinstance(value, list | tuple | np.ndarray):
     return [to_python(x) for x in value]
   if isinstance(value, dict):
     return {name: to_python(x) for name, x in value.items()}
-  # NaN is the only number that differs from itself.
-  if isinstance(value, float) and value != value:
+  # NaN is the only number that differs from itself. pandas.NA == x gives no
+  # bool, so ask for its type.
+  is_nan = isinstance(value, float) and value != value
+  if is_nan or type(value).__name__ in ("NAType", "NaTType"):
     return None
   return value

@@ -31,6 +31,22 @@ TEXTS = ["red cat runs .", "blue dog .", "green cat .", "dog sings ."] * 6
 LABELS = ["cat", "dog"] * 12
 ROWS = list(zip(TEXTS, LABELS, strict=True))
 ANSWER = {"text": "Rome", "answer_start": 3}
+
+
+class NAType:
+  """Is like pandas.NA, which has no truth value and equals nothing."""
+
+  def __eq__(self, other):
+    return self
+
+  def __hash__(self):
+    return 0
+
+  def __bool__(self):
+    raise TypeError("the truth value is ambiguous")
+
+
+MISSING = NAType()
 QUESTION = {"question": "Where?", "context": "In Rome."}
 OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
@@ -476,6 +492,18 @@ def test_a_file_of_squad_is_a_table_of_questions(tmp_path, indent):
       [{"text": "a"}, {"text": "b", "label": 1}],
       {},
       "^row 0 of data has no column 'label'; the columns are text.$",
+    ),
+    ([("a", object()), ("b", 1)] * 9, {}, "row 0 of data: label <object .* na"),
+    ([("a", 1), ("b", MISSING)] * 9, {}, "^row 1 of data has no label in col"),
+    (
+      [("a", [1]), ("b", [MISSING])] * 9,
+      {},
+      "row 1 of data: label None is nei",
+    ),
+    (
+      [("a", np.array(1)), ("b", 10**400)],
+      {"workdir": 5},
+      "^workdir=5: pass t",
     ),
     (ROWS, {"config": 8}, "config=8: pass a ConfigDict, the name of a config"),
     (ROWS, {"config": "ovn"}, "there is no such config; did you mean own"),

@@ -121,7 +121,10 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   """
   is_not_finite = isinstance(cell, float) and not math.isfinite(cell)
   is_name = not isinstance(cell, list | dict | bytes | set | frozenset)
-  if is_not_finite or not is_name or cell in EMPTY_CELLS:
+  # The text of such an object is its address, which the next process changes.
+  has_no_text = type(cell).__repr__ is object.__repr__
+  has_no_text &= type(cell).__str__ is object.__str__
+  if is_not_finite or not is_name or has_no_text or cell in EMPTY_CELLS:
     raise UserError(
       f"{location}: label {cell!r:.60} is neither a name nor a number."
     )
