@@ -118,9 +118,14 @@ def prepare(
       call can continue the work.
   """
   if not 0 <= heldout < 1:
-    raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
+    raise UserError(
+      f"{by_caller('--heldout', 'heldout')}={heldout} is not a share between 0"
+      " and 1."
+    )
   if processes is not None and processes < 1:
-    raise UserError(f"processes={processes} is less than one.")
+    raise UserError(
+      f"{by_caller('--processes', 'processes')}={processes} is less than one."
+    )
   sources.check_language(language)
   filters.check()
   if not (output := os.fspath(output).rstrip("/")):
@@ -316,7 +321,7 @@ def _reuse_existing(
   if difference:
     raise UserError(
       f"{output} is prepared already, from something else: {difference}. Delete"
-      f" it or choose another {by_caller('output', 'workdir')}."
+      f" it or choose another {by_caller('--output', 'workdir')}."
     )
   if meta.get("tokenizer") != algorithm:
     raise DamagedFile(

@@ -136,7 +136,7 @@ UNIGRAM_FAMILY = "family='albert'"
 
 def _size_name() -> str:
   """Returns the name of the option for the number of pieces."""
-  return by_caller("size", "vocab_size")
+  return by_caller("--size", "vocab_size")
 
 
 class _SpaceCounter:

@@ -72,7 +72,7 @@ def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
   arguments = ("--input", str(text), "--size", "500")
   process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 0
-  assert "too small for size=500" in process.stderr
+  assert "too small for --size=500" in process.stderr
   assert process.stdout == (
     f"next: bert_jax prepare --input {text} --vocab {output} --output"
     " data/mine\n"
@@ -144,7 +144,7 @@ def test_split_text_overwrites_no_file(tmp_path):
 @pytest.mark.parametrize(
   "algorithm, text, message",
   [
-    ("wordpiece", "one two one two\n", "the text is too small for size=500"),
+    ("wordpiece", "one two one two\n", "the text is too small for --size=500"),
     ("wordpiece", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a space every 207 charac"),
     (
       "words",
