@@ -51,14 +51,14 @@ def test_equal_whole_numbers_are_one_class(tmp_path):
   contents = read_contents({"train": path}, columns=LABEL_COLUMNS)
   assert labels_of(contents, "train") == ["0", "1", "1", "2.5", "0", "1000"]
   assert contents.task.labels == ("0", "1", "1000", "2.5")
-  # Labels that --labels names are not changed.
+  # --labels sets the spelling: its labels are not changed.
   lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  for names in (["0", "1"], ["0.0", "1.0"]):
+  for label_names in (["0", "1"], ["0.0", "1.0"]):
     contents = read_contents(
-      {"train": path}, columns=LABEL_COLUMNS, labels=names
+      {"train": path}, columns=LABEL_COLUMNS, labels=label_names
     )
-    assert labels_of(contents, "train") == names
+    assert labels_of(contents, "train") == label_names
   path = files.write_text(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
   with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
     read_contents({"train": path}, columns=LABEL_COLUMNS)
@@ -102,8 +102,8 @@ def test_words_and_tags_are_read_from_every_format(
   path = files.write_text(tmp_path / name, content)
   contents = read_contents({"train": path}, kind="tagging", columns=columns)
   examples = contents.splits["train"]
-  assert [e["words"] for e in examples] == WORDS_BY_SENTENCE
-  assert [e["tags"] for e in examples] == TAGS_BY_SENTENCE
+  assert [example["words"] for example in examples] == WORDS_BY_SENTENCE
+  assert [example["tags"] for example in examples] == TAGS_BY_SENTENCE
   assert contents.task.labels == ("O", "B-LOC", "I-LOC")
   # Lists in JSON give the same examples.
   lines = [
@@ -115,7 +115,7 @@ def test_words_and_tags_are_read_from_every_format(
     {"train": path}, kind="tagging", columns=COLUMNS_BY_NAME
   )
   assert json_contents.splits["train"] == [
-    e | {"document": None} for e in examples
+    example | {"document": None} for example in examples
   ]
 
 
@@ -184,6 +184,7 @@ BAD_FILES = [
     "tokens\nin\n",
     r"x\.tsv:2 has no column 'ner'; the columns are",
   ),
+  # The first line is "O\tin", so the columns are named "O" and "in".
   (
     "x.tsv",
     COLUMNS_BY_NAME,
@@ -223,12 +224,14 @@ BAD_FILES = [
     TAGS_BEFORE_WORDS,
     r"x\.tsv:1 has no column -3 for the tags",
   ),
+  # Without tags=, the tags are in column -1, which is the last one.
   (
     "x.tsv",
     "words=2",
     TAGS_BEFORE_WORDS,
     r"x\.tsv:1: with 2 columns, column 2 and column -1 are the same",
   ),
+  # A file with a word on each line has no ids of sentences.
   (
     "x.tsv",
     COLUMNS_BY_NUMBER + ",id=3",

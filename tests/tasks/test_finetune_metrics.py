@@ -14,7 +14,7 @@ sklearn_metrics = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")
 pytest.importorskip("seqeval.metrics")
 
-BINARY = ("0", "1")
+BINARY_LABELS = ("0", "1")
 
 
 def make_task(kind, labels, *metric_names):
@@ -34,17 +34,17 @@ def scores_of(labels, metric_names, golds, predicted):
 
 def test_known_scores_in_any_order_of_examples():
   golds, predicted = [*"1" * 10], [*"1" * 8, "0", "0"]
-  scores = scores_of(BINARY, ["accuracy"], golds, predicted)
+  scores = scores_of(BINARY_LABELS, ["accuracy"], golds, predicted)
   assert scores == {"accuracy": 0.8, "examples": 10.0}
 
   golds, predicted = [*"11101000"], [*"11001101"]
-  scores = scores_of(BINARY, ["matthews", "f1"], golds, predicted)
+  scores = scores_of(BINARY_LABELS, ["matthews", "f1"], golds, predicted)
   assert scores["matthews"] == pytest.approx(0.258199, abs=1e-6)
   assert scores["f1"] == pytest.approx(0.666667, abs=1e-6)
   order = np.random.RandomState(0).permutation(8)
   shuffled_labels = [[row[i] for i in order] for row in (golds, predicted)]
   assert scores_of(
-    BINARY, ["matthews", "f1"], *shuffled_labels
+    BINARY_LABELS, ["matthews", "f1"], *shuffled_labels
   ) == pytest.approx(scores)
 
   scores = scores_of((), ["pearson"], [0, 1, 2, 3, 4, 5], [1, 2, 3, 0, 1, 2])
@@ -105,9 +105,11 @@ def test_numbers_agree_with_scipy():
   )
 
 
-def test_equal_predictions_are_scored():
+def test_one_prediction_for_all_examples_is_scored():
   golds, predicted = ["0", "1", "0"], ["0"] * 3
-  scores = scores_of(BINARY, ["matthews", "f1", "f1_macro"], golds, predicted)
+  scores = scores_of(
+    BINARY_LABELS, ["matthews", "f1", "f1_macro"], golds, predicted
+  )
   assert scores["matthews"] == scores["f1"] == 0
   assert scores["f1_macro"] == pytest.approx(0.4)
 
@@ -226,10 +228,11 @@ def test_entities_need_prefixes_and_one_tag_for_each_word():
 
 
 def test_known_scores_of_multirc_and_record():
-  task = make_task("classification", BINARY, "multirc")
+  task = make_task("classification", BINARY_LABELS, "multirc")
   groups, golds, predicted = "aaabbc", [*"110010"], [*"110000"]
   examples = [
-    {"group": g, "label": y} for g, y in zip(groups, golds, strict=True)
+    {"group": group, "label": gold}
+    for group, gold in zip(groups, golds, strict=True)
   ]
   scores = metrics.evaluate(task, predicted, examples)
   assert scores["f1a"] == pytest.approx(0.8)
@@ -237,10 +240,14 @@ def test_known_scores_of_multirc_and_record():
   assert scores["multirc"] == pytest.approx((0.8 + 2 / 3) / 2)
 
   task = make_task("classification", ("false", "true"), "record")
-  rows = [("q", "Ann", "true"), ("q", "Bob", "false"), ("r", "The Eve", "true")]
+  candidates = [
+    ("q", "Ann", "true"),
+    ("q", "Bob", "false"),
+    ("r", "The Eve", "true"),
+  ]
   examples = [
-    dict(group=g, answer=a, answers=["Ann Lee", "eve"], label=y)
-    for g, a, y in rows
+    dict(group=group, answer=answer, answers=["Ann Lee", "eve"], label=label)
+    for group, answer, label in candidates
   ]
   scores = metrics.evaluate(task, ["true", "false", "true"], examples)
   assert scores["em"] == 0.5
@@ -274,7 +281,8 @@ def test_f1_counts_shared_words(predicted, golds, expected):
   assert squad_metrics.f1(golds, predicted) == pytest.approx(expected, abs=1e-6)
 
 
-def test_known_scores_of_answers_without_words():
+def test_known_scores_of_answers_that_normalization_empties():
+  # Normalization removes articles, so "the" becomes empty.
   assert squad_metrics.f1("the", "The", "1.1") == 0
   assert squad_metrics.best_scores("The cat", ["dog", "cat", "a cat sat"]) == (
     1,
@@ -292,6 +300,7 @@ def expected_squad2(texts, golds, null_odds, threshold):
     squad_metrics.best_scores(text, gold_texts)
     for text, gold_texts in zip(texts, golds, strict=True)
   ]
+  # The scores of an empty text, if the question has or has no answer.
   scores_of_empty = (0.0, 0.0), (1.0, 1.0)
   scores_by_prefix = collections.defaultdict(list)
   for score, gold_texts, question_odds in zip(
@@ -328,6 +337,7 @@ def test_squad2_scores_of_each_part_and_best_threshold():
   words = ["red", "cat", "sat", "on", "mat"]
   texts, golds = [], []
   for i in range(150):
+    # Every third question has no answer.
     text = " ".join(rng.choice(words, rng.randint(1, 4)))
     texts.append(text)
     golds.append([" ".join(rng.choice(words, 2)), text][i % 2 :] * (i % 3 > 0))
@@ -363,10 +373,12 @@ def official_search(texts, golds, null_odds, column):
   return 100.0 * best_score / len(texts), best_threshold
 
 
-# Each case has predicted answers, gold answers, and log-odds that there is no
-# answer. After these come our best (score, threshold), the (score, threshold)
-# of the official search, and the score that the official threshold really
-# gives.
+# Each case has (texts, golds, null_odds, best, official, score_at_official).
+# `null_odds` are log-odds that there is no answer. `best` and `official` are
+# the (score, threshold) of our search and of the official search. The official
+# search starts with threshold 0 and visits tied odds one by one, so it can
+# return a score that its threshold does not reach; `score_at_official` is the
+# score that it reaches.
 THRESHOLD_CASES = [
   (["zz", "yy"], [[], []], [-5.0, -4.0], (100, -6.0), (100, 0.0), 0),
   (
@@ -404,7 +416,7 @@ def test_the_best_threshold_gives_the_best_score(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_best_thresholds_between_equal_odds(seed):
+def test_best_thresholds_with_tied_odds(seed):
   rng = np.random.RandomState(seed)
   words = ["red", "cat", "sat"]
   texts = [" ".join(rng.choice(words, rng.randint(0, 3))) for _ in range(30)]
@@ -432,7 +444,7 @@ def test_best_thresholds_between_equal_odds(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_best_threshold_with_answers_without_words(seed):
+def test_best_threshold_with_answers_that_normalization_empties(seed):
   """The best score is the largest one that any threshold gives."""
   rng = np.random.RandomState(seed)
   words = np.array(["the", ".", "", "cat", "a cat", "red cat"])
@@ -462,7 +474,7 @@ def test_best_threshold_with_answers_without_words(seed):
     assert official_scores[f"best_{name}_thresh"] == threshold
 
 
-def test_an_answer_without_words_counts_as_no_answer():
+def test_an_answer_that_normalization_empties_counts_as_no_answer():
   texts = ["cat", "dog", "the", "a cat", "dog"]
   golds = [[], ["dog"], [], ["dog", "cat"], ["dog", "cat"]]
   null_odds = [-1, -1e300, 0.5, 0, 3]
@@ -516,13 +528,15 @@ def test_without_labels_there_are_no_metrics():
     )
   examples = with_labels(["1", None, "0"])
   scores = metrics.evaluate(
-    make_task("classification", BINARY, "accuracy"), ["1", "1", "1"], examples
+    make_task("classification", BINARY_LABELS, "accuracy"),
+    ["1", "1", "1"],
+    examples,
   )
   assert scores == {"accuracy": 0.5, "examples": 2.0}
 
 
 def test_wrong_predictions_and_metrics_are_refused():
-  task = make_task("classification", BINARY, "accuracy")
+  task = make_task("classification", BINARY_LABELS, "accuracy")
   with pytest.raises(ValueError, match="are 2 predictions for 1 examples"):
     metrics.evaluate(task, ["0", "1"], with_labels("0"))
   with pytest.raises(
@@ -548,7 +562,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 def test_scores_can_be_written_as_json():
   scores = scores_of(
-    BINARY, ["accuracy_f1", "matthews"], ["0", "1"], ["0", "1"]
+    BINARY_LABELS, ["accuracy_f1", "matthews"], ["0", "1"], ["0", "1"]
   )
   assert json.loads(json.dumps(scores)) == scores
   assert all(type(number) is float for number in scores.values())
@@ -567,10 +581,10 @@ def test_scores_can_be_written_as_json():
     ),
     ("regression", (), "pearson", [1.0, 2.0], [1.0, 0.0], []),
     (
-      *("classification", BINARY, "matthews", [*"010"], [*"111"]),
+      *("classification", BINARY_LABELS, "matthews", [*"010"], [*"111"]),
       ["all predictions of 3 examples are '1': matthews says little."],
     ),
-    ("classification", BINARY, "accuracy", [*"010"], [*"101"], []),
+    ("classification", BINARY_LABELS, "accuracy", [*"010"], [*"101"], []),
     (
       *("multi_label", ("a", "b"), "f1_micro", [["a"], ["b"]], [[], []]),
       ["all predictions of 2 examples are []: f1_micro says little."],
@@ -588,7 +602,7 @@ def test_scores_can_be_written_as_json():
       ["all predictions of 2 words are 'N': accuracy says little."],
     ),
     ("tagging", ("O", "B-X"), "tagging_f1", [["B-X", "O"]], [["B-X"] * 2], []),
-    ("classification", BINARY, "accuracy", [None] * 3, [*"111"], []),
+    ("classification", BINARY_LABELS, "accuracy", [None] * 3, [*"111"], []),
   ],
 )
 def test_warnings_about_scores_that_say_little(

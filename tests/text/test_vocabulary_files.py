@@ -34,6 +34,7 @@ def make_files(family, as_json=False):
     "albert": lambda: unigram.build(sentencepiece_model(ALBERT_PIECES)),
   }[family]()
   files = open_vocabulary.to_files(vocabulary, with_digests=False)
+  # Only prepared folders have pieces.json.
   files.pop("pieces.json", None)
   if as_json:
     return {"tokenizer.json": vocabulary.special_tokenizer.to_str().encode()}
@@ -121,6 +122,8 @@ def test_settings_of_a_folder_are_used(tmp_path):
       "tokenizer_config.json: 'do_lower_case' is 'no', not true or false",
     ),
     ({"do_lower_case": True, "rules": 3}, "'rules' is 3, not text"),
+    # rules="original" cleans text like the first release of BERT, which has no
+    # such option.
     ({"rules": "original", "strip_accents": False}, "have no .'strip_accents'"),
   ):
     with pytest.raises(ValueError, match=message):
@@ -156,8 +159,9 @@ def test_damaged_files_are_named(family, is_json, tmp_path):
       "cut": content[: len(content) // 2 - 1],
     }
     if name == "merges.txt":
-      # An empty or shorter file of merges is valid. So use a pair that makes no
-      # piece, and a line with three pieces.
+      # An empty or shorter file of merges is valid. So the damage is a pair
+      # that makes no piece, or a line with three pieces. The message about the
+      # pair mentions the vocabulary file instead, where pieces are missing.
       damaged_contents["empty"], damaged_contents["cut"] = (
         b"a b",
         content[:-1] + b" x",
@@ -190,22 +194,22 @@ def test_repeated_and_missing_pieces_are_refused(tmp_path):
   model = sentencepiece_model([*ALBERT_PIECES, "n"])
   assert_refused({"spiece.model": model}, "'n' is piece 7 and also piece 9")
   files = make_files("roberta")
-  changed_text = files["vocab.json"].replace(b'"#"', b'"$"')
+  changed_content = files["vocab.json"].replace(b'"#"', b'"$"')
   assert_refused(
-    files | {"vocab.json": changed_text},
+    files | {"vocab.json": changed_content},
     "1 ids below 266 have no piece, the first is 6",
   )
-  text = make_files("bert", True)["tokenizer.json"]
-  changed_text = text.replace(b'"##n":7', b'"a":7')
+  json_content = make_files("bert", True)["tokenizer.json"]
+  changed_content = json_content.replace(b'"##n":7', b'"a":7')
   assert_refused(
-    {"tokenizer.json": changed_text},
+    {"tokenizer.json": changed_content},
     "1 ids below 12 have no piece, the first is 6",
   )
-  text_with_other_unk = text.replace(
+  content_with_other_unk = json_content.replace(
     b'"unk_token":"[UNK]"', b'"unk_token":"[X]"'
   )
   assert_refused(
-    {"tokenizer.json": text_with_other_unk},
+    {"tokenizer.json": content_with_other_unk},
     r"its pieces lack the unknown token '\[X\]'",
   )
   assert_refused(
@@ -230,8 +234,11 @@ def texts_at(text, offsets):
 
 
 @pytest.mark.parametrize("is_json", [False, True])
-def test_offsets_include_both_signs_of_a_quote(is_json, tmp_path):
-  """Cleaning replaces the two signs of a quote by one sign."""
+def test_offsets_cover_both_characters_of_a_quote(is_json, tmp_path):
+  """Encodes texts with '' and ``, which ALBERT replaces by one character, ".
+
+  The offsets must cover both characters of the text.
+  """
   content = sentencepiece_model([*ALBERT_PIECES, '"', "'", "a"])
   name = "tokenizer.json" if is_json else "spiece.model"
   files = {name: unigram.build(content).files[name]}
@@ -247,7 +254,7 @@ def test_offsets_include_both_signs_of_a_quote(is_json, tmp_path):
     context = questions.encode_context(vocabulary, text)
     assert texts_at(text, map(tuple, context.offsets.tolist())) == expected
     (encoded_text,) = text_inputs.encode(
-      model, [text_inputs.text_of_string(0, text)]
+      model, [text_inputs.text_of_string(id=0, text=text)]
     )
     text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
     assert texts_at(text, text_offsets) == expected
@@ -271,7 +278,7 @@ def test_offsets_include_both_signs_of_a_quote(is_json, tmp_path):
     ([("..", "")], "a..n", ["a", "n"]),
   ],
 )
-def test_offsets_include_all_characters_that_become_one(
+def test_offsets_cover_all_replaced_characters(
   replacements, text, expected, tmp_path
 ):
   pieces = [*ALBERT_PIECES, "a", "t", ".", '"', "\u2026", "\u2192"]

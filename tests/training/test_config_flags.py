@@ -42,7 +42,9 @@ def parse_with_published_vocabulary(path, *flags):
 def shapes_of_phases(config):
   """Returns the batch shapes of each phase; raises for a bad option."""
   vocab_size = config.model.vocab_size
-  return [topologies.batch_shapes(vocab_size, p) for p in phases.plan(config)]
+  return [
+    topologies.batch_shapes(vocab_size, phase) for phase in phases.plan(config)
+  ]
 
 
 def test_the_readme_has_these_flags():
@@ -57,16 +59,21 @@ def test_the_readme_has_these_flags():
 def test_a_config_takes_a_flag_or_says_why_not(name):
   """A config accepts the flag, or an error names the builders that use it."""
   builder = configs.load_defaults(name)["data"]["builder"]
-  allowed_flags = {"lm": ("data.max_sequences=8",), "elmo": ()}
+  allowed_flags_by_builder = {"lm": ("data.max_sequences=8",), "elmo": ()}
   for flag in README_FLAGS:
-    if flag in allowed_flags.get(builder, README_FLAGS):
+    if flag in allowed_flags_by_builder.get(builder, README_FLAGS):
       config = parse_with_published_vocabulary(name, flag)
+      # Smoothing chooses single tokens by their frequency, so it needs
+      # masking=token. The error proposes smoothing=0, where all tokens have
+      # equal chances.
       if config.data.smoothing and flag in MASKING_FLAGS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
           shapes_of_phases(config)
         config = parse_with_published_vocabulary(
           name, flag, "data.smoothing=0.0"
         )
+      # The rows of full_sentences are full already. The error proposes
+      # doc_sentences, whose rows can be packed.
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
           shapes_of_phases(config)
@@ -81,6 +88,8 @@ def test_a_config_takes_a_flag_or_says_why_not(name):
     key = flag.partition("=")[0]
     message_start = f"config.{key}: {name} has no such key: data.builder="
     message = str(error.value)
+    # The message ends with all builders that use the key: "choose albert_pairs,
+    # bert_pairs, ..., doc_sentences."
     assert message.startswith(
       f"{message_start}{builder} does not use this key; choose a"
     )
@@ -104,6 +113,7 @@ def test_packed_rows_fit_the_objective(name):
   for batch in shapes_of_phases(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
     jax.eval_shape(objective.init, jax.random.key(0), batch)
+    # Each loss is a sum divided by its divisor.
     divisors = jax.eval_shape(objective.divisors, batch)
     assert set(objective.coefficients) <= set(divisors)
 
@@ -125,11 +135,11 @@ def test_packed_roberta_trains_with_less_padding(tmp_path, compilation_cache):
     config["model"] |= dict(hidden=32, mlp=64)
     workdir = tmp_path / f"run{max_sequences}"
     assert int(train.run(config, str(workdir)).step) == 4
-    logged_rows = logging.read_rows(str(workdir / "metrics.jsonl"))
+    logged_lines = logging.read_rows(str(workdir / "metrics.jsonl"))
     padding_by_run.append(
-      [r["padding"] for r in logged_rows if r["split"] == "train"]
+      [line["padding"] for line in logged_lines if line["split"] == "train"]
     )
-    assert all(r["mlm_loss"] > 0 for r in logged_rows)
+    assert all(line["mlm_loss"] > 0 for line in logged_lines)
   assert max(padding_by_run[1]) < min(padding_by_run[0]) / 2
 
 
@@ -178,8 +188,12 @@ def test_every_objective_of_text_names_its_builders():
 
 @pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.OBJECTIVE_BUILDERS)
-def test_a_builder_is_refused_only_if_it_lacks_keys(builder, name):
-  """`check_builder` refuses builders whose batches an objective cannot use."""
+def test_a_builder_is_refused_only_if_its_batches_do_not_fit(builder, name):
+  """Calls `check_builder` with each objective `name` and each builder.
+
+  It must raise an error if the objective or the family cannot use the keys of
+  the builder's batches, and only then.
+  """
   needed_keys = {
     "lm": {"lm_ids"},
     "elmo": {"next_ids"},

@@ -30,9 +30,9 @@ OPTIONS = dict(
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-  """Trains in a thread and returns the result.
+  """Trains in a thread, where no signal handlers can be set.
 
-  Also checks that `pretrain` changes none of its arguments.
+  Returns the result, and checks that `pretrain` did not change its arguments.
   """
   texts = list(TEXTS)
   originals = copy.deepcopy((texts, OPTIONS))
@@ -128,6 +128,7 @@ def test_every_form_of_texts_gives_documents():
       {"texts": ["a"], "family": "brt"},
       "family='brt' is unknown; did you mean",
     ),
+    # "This file" is configs/bert.py.
     (
       {"texts": ["a"], "size": "bas"},
       "^size='bas': 'bas' is not a name of this file; ",
@@ -182,6 +183,7 @@ def test_every_form_of_texts_gives_documents():
         ("processes", 0, "at least 1"),
       )
     ),
+    # BERT's base size trains on rows of 128 tokens, then of 512.
     ({"texts": ["a"], "size": "base", "length": 9}, "phases with their own"),
     ({"texts": ["a"], "config": {"steps": 9}}, "config.steps is not a key"),
     ({"files": 5}, "files=5: pass a path or a list of paths"),
@@ -194,7 +196,7 @@ def test_wrong_arguments_get_one_sentence(arguments, message, tmp_path):
   assert "\n" not in str(error.value) and "--" not in str(error.value)
 
 
-def test_errors_about_files_name_the_parameter_files(tmp_path):
+def test_errors_about_files_tell_which_files_to_pass(tmp_path):
   path = tmp_path / "text.html"
   path.write_text("a b c\n")
   message = f"give files=FORMAT:{path}, with one of "
@@ -211,9 +213,7 @@ def test_errors_about_files_name_the_parameter_files(tmp_path):
     bert_jax.pretrain(files=f"text:{path}", workdir=tmp_path / "run")
 
 
-def test_the_path_of_a_run_may_have_characters_of_patterns(
-  tmp_path, monkeypatch
-):
+def test_workdir_may_contain_glob_characters(tmp_path, monkeypatch):
   configs = []
 
   def run(config, workdir, name):
@@ -229,7 +229,7 @@ def test_the_path_of_a_run_may_have_characters_of_patterns(
 @pytest.mark.parametrize(
   "family", ["roberta", "albert", "electra", "gpt", "spanbert"]
 )
-def test_every_family_but_bert_trains(family, tmp_path):
+def test_other_families_than_bert_train(family, tmp_path):
   config = {"evaluate": {"every": 2, "examples": 8}, "checkpoint.every": 2}
   options = OPTIONS | {"config": config, "vocab_size": 400}
   run = bert_jax.pretrain(TEXTS, family=family, workdir=tmp_path, **options)
