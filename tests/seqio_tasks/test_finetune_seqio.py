@@ -11,7 +11,13 @@ seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
 from bert_jax.seqio_tasks import downstream  # noqa: E402
 from bert_jax.tasks.files import tfds as tfds_files  # noqa: E402
 
-KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
+BATCH_KEYS = (
+  "input_ids",
+  "segment_ids",
+  "sequence_ids",
+  "labels",
+  "label_weights",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +43,7 @@ CONTENTS_BY_TASK = {
 
 @pytest.mark.parametrize("name", CONTENTS_BY_TASK)
 def test_seqio_task_gives_the_same_rows_as_batches(tmp_path, name):
-  # Through seqio, a task must give the rows that training reads (`expected`).
+  # The rows of a task in seqio must equal `expected`, which training reads.
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
   path = files.write_text(tmp_path / f"a.{ending}", CONTENTS_BY_TASK[name])
   vocab = files.write_wordpiece(tmp_path)
@@ -47,18 +53,20 @@ def test_seqio_task_gives_the_same_rows_as_batches(tmp_path, name):
   folder = str(tmp_path / "out")
   prepare_task.prepare(task_format, inputs, vocab, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
-  count = len(encoded.example_indices) // task.num_choices
+  num_examples = len(encoded.example_indices) // task.num_choices
   expected_batches = batches.Batches(
-    task, encoded, 0, count, shuffle=False, buckets=(24,)
+    task, encoded, pad=0, batch_size=num_examples, shuffle=False, buckets=(24,)
   )
   expected = expected_batches.batch(0)
-  task_of_files = downstream.register("one", name, split_files, vocab, 24)
+  task_of_files = downstream.register(
+    "one", name, split_files, vocab, length=24
+  )
   task_of_folder = downstream.register_folder("two", folder)
   for seqio_task in (task_of_files, task_of_folder):
     dataset = seqio_task.get_dataset(split="train", shuffle=False)
     task_rows = list(dataset.as_numpy_iterator())
-    assert len(task_rows) == count
-    for key in KEYS:
+    assert len(task_rows) == num_examples
+    for key in BATCH_KEYS:
       stacked_rows = np.stack([row[key] for row in task_rows])
       np.testing.assert_array_equal(stacked_rows, expected[key], key)
       assert stacked_rows.dtype == expected[key].dtype
@@ -114,9 +122,9 @@ def test_tensorflow_datasets_are_read_like_files(tmp_path, monkeypatch):
         ),
       )
 
-  open_builder = tfds.builder
+  original_builder = tfds.builder
   monkeypatch.setattr(
-    tfds, "builder", lambda name: open_builder(name, data_dir=str(tmp_path))
+    tfds, "builder", lambda name: original_builder(name, data_dir=str(tmp_path))
   )
   path = "tfds:bert_jax_tiny_task:train"
   # A class whose name is not in ("0", "1") is read as its number.

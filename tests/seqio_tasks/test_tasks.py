@@ -71,8 +71,10 @@ def read_rows(name, split, count=None, **arguments):
   `count` is the number of rows; None means all rows.
   """
   converter = pretraining.PretrainFeatureConverter(name)
-  ds = seqio.get_dataset(name, converter.lengths, converter, split, **arguments)
-  task_rows = list(ds.take(count if count else -1).as_numpy_iterator())
+  dataset = seqio.get_dataset(
+    name, converter.lengths, converter, split, **arguments
+  )
+  task_rows = list(dataset.take(count if count else -1).as_numpy_iterator())
   return {
     key: np.stack([row[key] for row in task_rows]) for key in converter.lengths
   }
@@ -88,9 +90,10 @@ def assert_equal_batches(a, b):
 def sorted_batch_rows_as_bytes(batch):
   """Returns the rows of a batch as bytes, sorted to compare them as sets."""
   keys = sorted(batch)
-  count = len(batch[keys[0]])
+  num_rows = len(batch[keys[0]])
   return sorted(
-    b"".join(batch[k][i].tobytes() for k in keys) for i in range(count)
+    b"".join(batch[key][row].tobytes() for key in keys)
+    for row in range(num_rows)
   )
 
 
@@ -135,10 +138,12 @@ def test_a_second_pass_over_a_dataset_has_new_masks(
   if source_type == "prepared":
     assert rows_as_bytes(task.get_dataset(num_epochs=2, seed=3)) == two_passes
   # Two iterators that are open at the same time do not disturb each other.
-  ds = task.get_dataset(num_epochs=1, seed=3)
-  pairs = list(zip(*map(iterate_rows_as_bytes, (ds, ds)), strict=False))
-  assert [a for a, _ in pairs] == first_pass[: len(pairs)]
-  assert [b for _, b in pairs] == second_pass[: len(pairs)]
+  dataset = task.get_dataset(num_epochs=1, seed=3)
+  row_pairs = list(
+    zip(*map(iterate_rows_as_bytes, (dataset, dataset)), strict=False)
+  )
+  assert [row for row, _ in row_pairs] == first_pass[: len(row_pairs)]
+  assert [row for _, row in row_pairs] == second_pass[: len(row_pairs)]
   # Two passes over an endless dataset have no row in common. Held-out rows
   # never change.
   endless = task.get_dataset(num_epochs=None, seed=3).take(50)
@@ -160,8 +165,8 @@ def test_passes_that_stop_early_give_their_own_epochs(
 ):
   """Reads 2 rows in each of 6 passes.
 
-  The 2 rows must be the first of the full passes. No pass may load the epochs
-  of earlier passes again, and at most `MAX_READERS` readers may stay open.
+  They must be the first 2 rows of 6 full passes. No pass may load the epochs of
+  earlier passes again, and at most `MAX_READERS` readers may stay open.
   """
   from bert_jax.examples import streams
 
@@ -195,8 +200,8 @@ def test_passes_that_stop_early_give_their_own_epochs(
   gc.collect()
   assert len(pretraining._readers) - readers_before <= 2
   # 4 iterators are open at the same time, but only 2 readers are kept.
-  ds = task.get_dataset(**options)
-  iterators = [iterate_rows_as_bytes(ds) for _ in range(4)]
+  reopened_dataset = task.get_dataset(**options)
+  iterators = [iterate_rows_as_bytes(reopened_dataset) for _ in range(4)]
   first_rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
   assert first_rows == [
     [one_pass[i] for one_pass in passes[: len(iterators)]] for i in range(3)
@@ -218,9 +223,12 @@ def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(data_folder):
   p, q = (seqio.get_mixture_or_task(name) for name in "pq")
   rows_of_q = rows_as_bytes(q.get_dataset(seed=3))
   assert rows_of_q == rows_as_bytes(p.get_dataset(seed=3))
+  # As parts of one mixture, the two tasks have no row in common.
   seqio.MixtureRegistry.add("both", [("p", 1.0), ("q", 1.0)])
-  first, second = (rows_as_bytes(t.get_dataset(seed=3)) for t in (p, q))
-  assert first == rows_of_q and not set(first) & set(second)
+  rows_of_p, new_rows_of_q = (
+    rows_as_bytes(task.get_dataset(seed=3)) for task in (p, q)
+  )
+  assert rows_of_p == rows_of_q and not set(rows_of_p) & set(new_rows_of_q)
   mixture_rows = rows_as_bytes(
     seqio.get_mixture_or_task("both").get_dataset(num_epochs=1, seed=3)
   )
@@ -228,21 +236,31 @@ def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(data_folder):
 
 
 def test_each_epoch_of_a_prepared_task_has_new_masks(data_folder):
-  """Epochs 0 and 1 must have no row in common; held-out rows must repeat."""
+  """Reads two epochs of each split.
+
+  The training epochs must have no row in common. The held-out epochs must be
+  equal.
+  """
   task = pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   one_epoch = read_rows("p", "train")
-  count = task.num_input_examples("train")
-  assert len(one_epoch["input_ids"]) == count
-  # In the stream, row `count` is the first row of epoch 1.
+  num_rows = task.num_input_examples("train")
+  assert len(one_epoch["input_ids"]) == num_rows
+  # In the stream, row `num_rows` is the first row of epoch 1.
   opened = loader.open_data(data_folder, "bert_pairs", **ROW_OPTIONS)
-  opened.read(count - 1, 1)
+  opened.read(num_rows - 1, 1)
   assert opened.position()["epoch"] == 0
-  opened.read(count, 1)
-  assert opened.position() | {"first": count, "epoch": 1} == opened.position()
+  opened.read(num_rows, 1)
+  assert (
+    opened.position() | {"first": num_rows, "epoch": 1} == opened.position()
+  )
   two_epochs = read_rows("p", "train", num_epochs=2)
-  assert_equal_batches({k: v[:count] for k, v in two_epochs.items()}, one_epoch)
+  assert_equal_batches(
+    {key: array[:num_rows] for key, array in two_epochs.items()}, one_epoch
+  )
   assert not set(sorted_batch_rows_as_bytes(one_epoch)) & set(
-    sorted_batch_rows_as_bytes({k: v[count:] for k, v in two_epochs.items()})
+    sorted_batch_rows_as_bytes(
+      {key: array[num_rows:] for key, array in two_epochs.items()}
+    )
   )
   heldout = read_rows("p", "validation")
   assert len(heldout["input_ids"]) == task.num_input_examples("validation")
@@ -266,7 +284,9 @@ def test_each_row_is_in_one_shard(data_folder, text_folder, source_type, split):
   ]
   sizes = [len(shard["input_ids"]) for shard in shards]
   assert max(sizes) - min(sizes) <= 1
-  joined_shards = {k: np.concatenate([p[k] for p in shards]) for k in all_rows}
+  joined_shards = {
+    key: np.concatenate([shard[key] for shard in shards]) for key in all_rows
+  }
   assert sorted_batch_rows_as_bytes(
     joined_shards
   ) == sorted_batch_rows_as_bytes(all_rows)
@@ -277,13 +297,15 @@ def test_wrong_lengths_shapes_and_types_are_refused(data_folder):
   with pytest.raises(ValueError, match=r"sequence_length\['input_ids'\] is 16"):
     task.get_dataset({"input_ids": 16})
   converter = pretraining.PretrainFeatureConverter("p")
-  ds = task.get_dataset(split="validation")
-  short_rows = ds.map(lambda row: row | {"input_ids": row["input_ids"][:8]})
+  dataset = task.get_dataset(split="validation")
+  short_rows = dataset.map(
+    lambda row: row | {"input_ids": row["input_ids"][:8]}
+  )
   with pytest.raises(
     ValueError, match=r"input_ids of shape \(8,\), not \(32,\)"
   ):
     converter(short_rows, converter.lengths)
-  float_rows = ds.map(lambda row: row | {"mlm_ids": row["mlm_weights"]})
+  float_rows = dataset.map(lambda row: row | {"mlm_ids": row["mlm_weights"]})
   with pytest.raises(ValueError, match="incorrect type for feature 'mlm_ids'"):
     converter(float_rows, converter.lengths)
   with pytest.raises(ValueError, match="did you mean length"):
@@ -296,10 +318,12 @@ def test_a_text_task_gives_the_rows_of_training(text_folder):
   task_rows = read_rows("mine", "train", 900, seed=3, num_epochs=None)
   assert_equal_batches(task_rows, opened.read(0, 900))
   epoch = read_rows("mine", "train", seed=3)
-  count = len(epoch["input_ids"])
-  assert 300 < count < 900
+  num_rows = len(epoch["input_ids"])
+  assert 300 < num_rows < 900
   # The two epochs have no row in common, because their masks differ.
-  second_epoch = {k: v[count : 2 * count] for k, v in task_rows.items()}
+  second_epoch = {
+    key: array[num_rows : 2 * num_rows] for key, array in task_rows.items()
+  }
   assert not set(sorted_batch_rows_as_bytes(epoch)) & set(
     sorted_batch_rows_as_bytes(second_epoch)
   )
@@ -348,9 +372,11 @@ def test_a_text_task_continues_with_the_next_row(text_folder):
   opened = loader.open_data("mine", "bert_pairs", **ROW_OPTIONS)
   opened.restore(position)
   assert_equal_batches(opened.read(8 * 100, 8), batches[100])
-  other_seed = loader.open_data("mine", "bert_pairs", seed=1, **ROW_OPTIONS)
-  other_seed.restore(position)
-  assert other_seed.position()["first"] == 0
+  opened_with_other_seed = loader.open_data(
+    "mine", "bert_pairs", seed=1, **ROW_OPTIONS
+  )
+  opened_with_other_seed.restore(position)
+  assert opened_with_other_seed.position()["first"] == 0
 
 
 def test_a_small_group_joins_its_neighbour(text_folder):
@@ -361,8 +387,11 @@ def test_a_small_group_joins_its_neighbour(text_folder):
     text_folder, inputs=str(five_documents), group=2, heldout=0.0
   )
   groups = list(task.source.documents.groups(0))
-  assert [(begin, c.num_documents) for begin, c in groups] == [(0, 2), (2, 3)]
-  assert [g[0] for g in task.source.documents.groups(2)] == [2]
+  assert [(begin, corpus.num_documents) for begin, corpus in groups] == [
+    (0, 2),
+    (2, 3),
+  ]
+  assert [group[0] for group in task.source.documents.groups(2)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -395,11 +424,13 @@ def test_a_seqio_source_of_text_gives_its_documents(text_folder):
     text_folder, "line_documents", inputs=source, validation=source
   )
   opened = task_of_line_documents.source.documents
-  count = sum(corpus.num_documents for _, corpus in opened.groups(0))
-  lines = [s for f in files for s in Path(f).read_text().split("\n")]
+  num_documents = sum(corpus.num_documents for _, corpus in opened.groups(0))
+  lines = [
+    line for path in files for line in Path(path).read_text().split("\n")
+  ]
   nonempty_lines = [line for line in lines if line.strip()]
-  assert count == len(nonempty_lines)
-  assert opened.validation.num_documents < count
+  assert num_documents == len(nonempty_lines)
+  assert opened.validation.num_documents < num_documents
 
   def numbers(split, shuffle_files):
     import tensorflow as tf
@@ -413,7 +444,10 @@ def test_a_seqio_source_of_text_gives_its_documents(text_folder):
 
 
 def test_seqio_and_training_mix_the_same_rows(data_folder, tmp_path):
-  """seqio gives the rows of a `data.path` with the same weights, 3 and 1."""
+  """Mixes two folders with weights 3 and 1.
+
+  A seqio mixture must give the rows of a `data.path` with these weights.
+  """
   other_folder = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
@@ -451,7 +485,7 @@ def test_the_vocabulary_encodes_and_decodes(text_folder):
   assert vocabulary.vocab_size == len(PIECES)
   sentence = "W3 unable W5. zebra [SEP]"
   expected = [
-    PIECES.index(p) for p in ("w3", "un", "##able", "w5", ".", "[UNK]")
+    PIECES.index(piece) for piece in ("w3", "un", "##able", "w5", ".", "[UNK]")
   ]
   ids = vocabulary.encode(sentence)
   assert ids[:6] == expected
@@ -467,8 +501,8 @@ def test_the_vocabulary_encodes_and_decodes(text_folder):
   assert decoded_texts[1].decode() == vocabulary.decode(row[::-1])
   other_task = register_text(text_folder, "again")
   assert vocabulary == other_task.output_features["mlm_ids"].vocabulary
-  ds = tf.data.Dataset.from_tensors("W1 W2").map(vocabulary.encode_tf)
-  assert next(ds.as_numpy_iterator()).tolist() == [9, 10]
+  dataset = tf.data.Dataset.from_tensors("W1 W2").map(vocabulary.encode_tf)
+  assert next(dataset.as_numpy_iterator()).tolist() == [9, 10]
 
 
 @pytest.mark.parametrize(
@@ -502,7 +536,7 @@ def test_without_seqio_the_extra_is_named():
 
 
 def run_three_steps(path, workdir):
-  """Trains a tiny model for 3 steps; returns the rows of metrics.jsonl."""
+  """Trains a tiny model for 3 steps; returns the lines of metrics.jsonl."""
   config = open_config("bert:base")
   config.total_steps, config.batch_size, config.micro_batches = 3, 8, 1
   config.model.update(variant="tiny", dtype="float32")
@@ -533,9 +567,9 @@ def test_a_run_trains_on_a_task(
   assert run_three_steps("my_tasks:wiki", tmp_path / "task") == expected
   capsys.readouterr()
   register_text(text_folder)
-  logged_of_text = run_three_steps("mine", tmp_path / "text")
-  assert [row["step"] for row in logged_of_text] == [1, 2, 3, 3]
-  assert all(np.isfinite(row["mlm_loss"]) for row in logged_of_text)
+  lines_of_text_run = run_three_steps("mine", tmp_path / "text")
+  assert [line["step"] for line in lines_of_text_run] == [1, 2, 3, 3]
+  assert all(np.isfinite(line["mlm_loss"]) for line in lines_of_text_run)
   assert "unigram cross-entropy: " in capsys.readouterr().out
 
 

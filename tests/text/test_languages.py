@@ -79,9 +79,9 @@ def clean_like_bert(text, lower_case=True, keep_accents=None):
     text = text.lower()
   if lower_case and not keep_accents:
     text = "".join(
-      c
-      for c in unicodedata.normalize("NFD", text)
-      if unicodedata.category(c) != "Mn"
+      character
+      for character in unicodedata.normalize("NFD", text)
+      if unicodedata.category(character) != "Mn"
     )
   return text
 
@@ -119,20 +119,22 @@ def test_words_begin_after_spaces_and_at_punctuation(
     (encoded,) = vocabulary.encode_offsets([line])
     starts = np.flatnonzero(vocabulary.find_word_starts(encoded.ids))
     begins = [encoded.offsets[i][0] for i in starts]
-    stops = [*begins[1:], len(line)]
-    found_words = [
-      line[b:e].strip() for b, e in zip(begins, stops, strict=True)
+    ends = [*begins[1:], len(line)]
+    words_of_line = [
+      line[begin:end].strip() for begin, end in zip(begins, ends, strict=True)
     ]
     if algorithm in ("unigram", "bytelevel"):
-      assert found_words == line.split()
+      assert words_of_line == line.split()
     elif algorithm == "wordpiece":
       pieces = vocabulary.plain_text_tokenizer.pre_tokenizer.pre_tokenize_str(
         vocabulary.plain_text_tokenizer.normalizer.normalize_str(line)
       )
-      assert len(found_words) == len(pieces)
-      assert "".join(found_words) == "".join(line.split())
+      assert len(words_of_line) == len(pieces)
+      assert "".join(words_of_line) == "".join(line.split())
     else:
-      assert all(found_words) and "".join(found_words) == "".join(line.split())
+      assert all(words_of_line) and "".join(words_of_line) == "".join(
+        line.split()
+      )
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
@@ -156,7 +158,7 @@ def test_masks_take_whole_words_of_any_script(
   )
   batch = opened.read(0, 64)
   special_ids = {i for i in vocabulary.special if i is not None}
-  num_inner = 0  # The number of masked pieces that begin no word.
+  num_masked_inner = 0  # The number of masked pieces that begin no word.
   for row in range(64):
     ids = batch["input_ids"][row].copy()
     is_masked = np.zeros(length, bool)
@@ -164,13 +166,13 @@ def test_masks_take_whole_words_of_any_script(
     positions = batch["mlm_positions"][row][is_used]
     is_masked[positions] = True
     ids[positions] = batch["mlm_ids"][row][is_used]
-    starts = vocabulary.at_word_boundary[ids]
+    is_word_start = vocabulary.at_word_boundary[ids]
     is_text = ~np.isin(ids, [*special_ids]) | is_masked
-    for position in np.flatnonzero(is_text[1:] & ~starts[1:]) + 1:
+    for position in np.flatnonzero(is_text[1:] & ~is_word_start[1:]) + 1:
       if is_text[position - 1]:
-        num_inner += is_masked[position]
+        num_masked_inner += is_masked[position]
         assert is_masked[position] == is_masked[position - 1], row
-  assert num_inner > 20
+  assert num_masked_inner > 20
 
 
 @pytest.mark.parametrize("algorithm, options", CASES[:-1])
@@ -199,16 +201,17 @@ def test_ids_are_those_of_transformers(
   )
 
 
-# The marks have the order in which people type them, not Unicode's order.
+# Letters with marks in the order in which people type them, which is not
+# Unicode's order.
 TYPED_MARKS = [
   "\u0645\u064f\u062d\u064e\u0645\u0651\u064e\u062f \u062f\u0651\u064e\u0629",
   "\u05e9\u05c1\u05bc\u05b8 \u05e9\u05bc\u05c1\u05b7\u05d1\u05bc\u05b8",
   "\u1014\u103a\u1037 \u1001\u103d\u1004\u1037\u103a",
   "\u0627\u0651\u064e \u0915\u094d\u093c \u0e14\u0e48\u0e38",
 ]
-# These lines have marks in an order that NFC changes, letters without a
-# composed character, controls, kinds of white space, quotes, ligatures, and
-# letters of full width.
+# Lines that are hard to clean. They have marks in an order that NFC changes,
+# letters without a composed character, controls, kinds of white space, quotes,
+# ligatures, and letters of full width.
 ODD_LINES = [
   "Tie\u0302\u0301ng Vi\u00ea\u0323t, \u00e9\u0323, E\u0302\u0323,",
   "o\u031b\u0323 J\u030c \u0130 I\u0307 \u1e9e \u01c5 \ufb01n a\u0331\u0301",
@@ -226,7 +229,10 @@ ODD_LINES = [
   [STRIPPED, ACCENTS, CASED, dict(lower_case=False, keep_accents=False)],
 )
 def test_ids_are_those_of_sentencepiece(options, vocabulary_path):
-  """The model's file also tells SentencePiece how text is cleaned."""
+  """Encodes lines with a file that also tells SentencePiece how to clean text.
+
+  The ids must be those of SentencePiece.
+  """
   path = vocabulary_path("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
   vocabulary = open_vocabulary.load(path)
@@ -237,7 +243,7 @@ def test_ids_are_those_of_sentencepiece(options, vocabulary_path):
     *LINES,
     *TYPED_MARKS,
     *ODD_LINES,
-    *(unicodedata.normalize("NFD", x) for x in ODD_LINES),
+    *(unicodedata.normalize("NFD", line) for line in ODD_LINES),
   ]
   assert vocabulary.encode_batch(lines) == processor.encode(lines)
 
@@ -257,7 +263,10 @@ NEW_CHARACTER = "\U00011938"
 def test_every_code_point_is_cleaned_as_sentencepiece_does(
   options, vocabulary_path
 ):
-  """Each character is tested between letters, composed and decomposed."""
+  """Cleans each character between two letters, composed and decomposed.
+
+  The result must be that of SentencePiece.
+  """
   path = vocabulary_path("unigram", **options)
   reference = sentencepiece.SentencePieceNormalizer(
     model_file=path,
@@ -288,7 +297,10 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(
   ],
 )
 def test_models_of_sentencepiece_give_its_ids(rule, options, clean_text):
-  """The cleaning rules of the model's file are used."""
+  """Trains models with several cleaning rules of SentencePiece.
+
+  Encoding must follow the rules that the model's file holds.
+  """
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter([clean_text(line) for line in LINES * 3]),
@@ -373,7 +385,10 @@ FRENCH_LINE = LANGUAGES["french"][-1]
 def test_text_is_prepared_as_the_vocabulary_was_trained(
   algorithm, options, expected_text, vocabulary_path, tmp_path
 ):
-  """`prepare` reads the settings of the vocabulary and copies them."""
+  """Prepares French text with a vocabulary of each kind.
+
+  `prepare` must read the settings of the vocabulary and copy them.
+  """
   path = vocabulary_path(algorithm, **options)
   folder = str(tmp_path / "prepared")
   meta = prepare.prepare(
@@ -523,7 +538,10 @@ def test_each_vocabulary_file_has_a_settings_file(vocabulary_path, tmp_path):
 def test_a_flipped_bit_of_a_vocabulary_is_noticed(
   algorithm, vocabulary_path, tmp_path
 ):
-  """The digest in the settings shows it, even if all pieces are valid."""
+  """Flips random bits of a vocabulary, whose settings hold its digest.
+
+  Opening it must fail, even if all pieces are still valid.
+  """
   path = pathlib.Path(vocabulary_path(algorithm))
   content = path.read_bytes()
   settings = path.parent / "tokenizer_config.json"
@@ -546,9 +564,10 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(
 
 
 def test_the_digest_of_a_model_changes_no_ids(vocabulary_path, tmp_path):
-  """This package and transformers give equal ids with and without it.
+  """Encodes lines with a folder that has a digest, and with one that has none.
 
-  The ids of this package also equal those of SentencePiece.
+  The ids must be equal, also with transformers. The ids of this package must
+  also be those of SentencePiece.
   """
   transformers = pytest.importorskip("transformers")
   path = pathlib.Path(vocabulary_path("unigram"))
@@ -569,7 +588,9 @@ def test_the_digest_of_a_model_changes_no_ids(vocabulary_path, tmp_path):
   assert reference_ids[0] == reference_ids[1]
 
 
-def test_words_begin_by_the_released_rule_on_request(vocabulary_path, tmp_path):
+def test_words_begin_by_the_rule_of_albert_on_request(
+  vocabulary_path, tmp_path
+):
   path = vocabulary_path("unigram", **CASED)
   num_starts = {}
   for rule in unigram.WORD_STARTS:
@@ -611,7 +632,11 @@ def test_words_begin_by_the_released_rule_on_request(vocabulary_path, tmp_path):
 def test_prepare_warns_of_pieces_that_no_text_gives(
   vocabulary_path, tmp_path, capsys
 ):
-  """The vocabulary has accents, but there are no settings that say so."""
+  """Copies a vocabulary with accents without its settings.
+
+  By default, text then loses its accents, and `prepare` must warn that no text
+  gives the pieces with accents. With keep_accents it must not warn.
+  """
   content = pathlib.Path(vocabulary_path("wordpiece", **ACCENTS)).read_bytes()
   (tmp_path / "mine.txt").write_bytes(content)
   path = str(tmp_path / "mine.txt")
@@ -679,5 +704,7 @@ def test_gpt1_is_always_lower_case(tmp_path):
 
 
 def test_the_lines_are_in_27_languages():
-  assert len(LANGUAGES) == 27 and {len(x) for x in LANGUAGES.values()} == {5}
+  assert len(LANGUAGES) == 27 and {
+    len(lines) for lines in LANGUAGES.values()
+  } == {5}
   assert "korean, decomposed" in TEXTS and len(set(LINES)) == len(LINES)

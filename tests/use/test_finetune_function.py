@@ -76,9 +76,9 @@ def float32_config():
 
 @pytest.fixture(scope="module")
 def first_run(model_path, tmp_path_factory):
-  """Trains in a thread and returns the result.
+  """Trains in a thread, where no signal handlers can be set.
 
-  Also checks that `finetune` changes none of its arguments.
+  Returns the result, and checks that `finetune` did not change its arguments.
   """
   config = float32_config()
   frame = Frame(verdict=LABELS, review=np.array(TEXTS), other=[None] * 24)
@@ -118,11 +118,12 @@ def test_a_table_gives_a_model_and_a_history(first_run):
   assert is_evaluated == [False, True, False, True]
   assert first_run.history[1].keys() == first_run.history[0].keys()
   assert 0 <= first_run.history[-1]["validation_accuracy"] <= 1
-  text = repr(first_run)
+  description = repr(first_run)
   assert (
-    text.startswith("Trained(4 steps, loss 0.") and first_run.workdir in text
+    description.startswith("Trained(4 steps, loss 0.")
+    and first_run.workdir in description
   )
-  assert "validation_accuracy" in text and len(text) < 300
+  assert "validation_accuracy" in description and len(description) < 300
   assert bert_jax.load(first_run.workdir).labels == first_run.model.labels
 
 
@@ -135,7 +136,11 @@ def test_the_page_explains_every_column_of_the_history(first_run):
 def test_a_stopped_run_continues_to_the_same_numbers(
   first_run, model_path, tmp_path, monkeypatch, capsys
 ):
-  """The rows of `first_run` are given here as a list of tuples."""
+  """Stops a run after step 3, and repeats the call.
+
+  The second call must end with the parameters and losses of `first_run`, which
+  did not stop. The rows are those of `first_run`, but as a list of tuples.
+  """
 
   def finetune_again():
     config = {"log": {"every": 1}}
@@ -159,13 +164,13 @@ def test_a_stopped_run_continues_to_the_same_numbers(
   assert "step 3/4 loss" in captured.err
   result = finetune_again()
   assert "continuing from step 3" in capsys.readouterr().err
-  for a, b in zip(
+  for array, expected_array in zip(
     jax.tree.leaves(result.model.params),
     jax.tree.leaves(first_run.model.params),
     strict=True,
   ):
-    np.testing.assert_array_equal(a, b)
-  losses = [[row["loss"] for row in x.history] for x in (result, first_run)]
+    np.testing.assert_array_equal(array, expected_array)
+  losses = [[row["loss"] for row in run.history] for run in (result, first_run)]
   assert losses[0] == losses[1]
   with pytest.raises(UserError, match="was started with another input"):
     bert_jax.finetune(model_path, ROWS[2:], workdir=tmp_path, **OPTIONS)
@@ -185,19 +190,19 @@ def test_a_complete_run_returns_at_once(
   monkeypatch.setattr(train, "run", refuse)
   monkeypatch.setattr(trained.StartModel, "open", refuse)
   config = float32_config()
-  again = bert_jax.finetune(
+  repeated_run = bert_jax.finetune(
     model_path, ROWS, config=config, workdir=first_run.workdir, **OPTIONS
   )
   stderr = capsys.readouterr().err
   assert "finetune: the run is complete, at step 4\n" in stderr
   assert "changed" not in stderr and "opening" not in stderr
-  np.testing.assert_equal(again.history, first_run.history)
-  for a, b in zip(
-    jax.tree.leaves(again.model.params),
+  np.testing.assert_equal(repeated_run.history, first_run.history)
+  for array, expected_array in zip(
+    jax.tree.leaves(repeated_run.model.params),
     jax.tree.leaves(first_run.model.params),
     strict=True,
   ):
-    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(array, expected_array)
   bert_jax.finetune(
     "mini", ROWS, config=config, workdir=first_run.workdir, **OPTIONS
   )
@@ -267,7 +272,9 @@ def test_every_form_of_data_gives_the_same_rows(tmp_path):
     rows = labelled.read(form, "data")
     assert [row.fields for row in rows] == dicts
   pairs = labelled.read([(("a", "b"), True)], "data")
-  pair_columns = labelled.Columns(pairs, None, None, None, None)
+  pair_columns = labelled.Columns(
+    pairs, kind=None, text=None, pair=None, label=None
+  )
   assert pair_columns.rename_columns(pairs[0]).fields == {
     **{"text": "a", "pair": "b"},
     "label": True,
@@ -289,12 +296,15 @@ def test_every_form_of_data_gives_the_same_rows(tmp_path):
 )
 def test_the_kind_comes_from_the_labels(label, kind):
   rows = labelled.read([("a", label), ("b", None)], "data")
-  assert labelled.Columns(rows, None, None, None, None).kind == kind
+  assert (
+    labelled.Columns(rows, kind=None, text=None, pair=None, label=None).kind
+    == kind
+  )
 
 
 def test_tags_and_answers_decide_the_kind_of_task():
   rows = labelled.read({"words": [["a"]], "tags": [["O"]]}, "data")
-  columns = labelled.Columns(rows, None, None, None, None)
+  columns = labelled.Columns(rows, kind=None, text=None, pair=None, label=None)
   assert columns.kind == "tagging"
   assert columns.rename_columns(rows[0]).fields == {
     "words": ["a"],
@@ -303,7 +313,7 @@ def test_tags_and_answers_decide_the_kind_of_task():
   answers = {"text": ["c"], "answer_start": [0]}
   fields = {"question": "q", "context": "c d", "answers": answers}
   rows = labelled.read([fields], "data")
-  columns = labelled.Columns(rows, None, None, None, None)
+  columns = labelled.Columns(rows, kind=None, text=None, pair=None, label=None)
   task, _ = labelled.make_task(columns, {"train": rows})
   assert task.task.name == "squad"
   # A DataFrame of SQuAD holds NumPy's arrays in the dicts.
@@ -319,7 +329,7 @@ def test_a_file_of_squad_is_a_table_of_questions(tmp_path, indent):
   path = tmp_path / "questions.json"
   path.write_text(json.dumps(content, indent=indent))
   rows = labelled.read(path, "data")
-  columns = labelled.Columns(rows, None, None, None, None)
+  columns = labelled.Columns(rows, kind=None, text=None, pair=None, label=None)
   assert columns.kind == "span"
   fields = columns.rename_columns(rows[0]).fields
   assert (fields["id"], fields["context"]) == ("7", "In Rome.")
@@ -507,6 +517,7 @@ def test_a_file_of_squad_is_a_table_of_questions(tmp_path, indent):
     ),
     (ROWS, {"config": 8}, "config=8: pass a ConfigDict, the name of a config"),
     (ROWS, {"config": "ovn"}, "there is no such config; did you mean own"),
+    # The test replaces FILE by the path of a file, which can hold no folder.
     (ROWS, {"workdir": "FILE/run"}, "the folder cannot be made"),
   ],
 )
@@ -544,6 +555,7 @@ def test_wrong_arguments_get_one_sentence(
   ],
 )
 def test_wrong_numbers_are_refused_first(name, value, fault):
+  # There is neither a model nor a table with these names.
   with pytest.raises(UserError, match=f"^{name}={re.escape(fault)}.$"):
     bert_jax.finetune("no model", "no data", **{name: value})
 
@@ -562,7 +574,7 @@ def test_data_are_checked_before_the_model_is_opened(monkeypatch):
 def test_numbers_of_numpy_become_numbers_of_python():
   changes = trained.config_changes(np.int64(4), np.float32(0.5), np.int32(7))
   assert changes == {"batch_size": 4, "schedule.peak": 0.5, "seed": 7}
-  assert [type(x) for x in changes.values()] == [int, float, int]
+  assert [type(number) for number in changes.values()] == [int, float, int]
   config = trained.open_config({"log.every": np.int64(3)}, "own", {})
   assert type(config["log"]["every"]) is int and config["log"]["every"] == 3
 
@@ -581,8 +593,8 @@ def test_elmo_and_unread_splits_are_named(tmp_path, capsys):
 
 def test_short_rows_of_questions_get_short_buckets():
   config = config_files.open_config("squad:squad").to_dict()
-  prepared = {"length": 384, "splits": {"train": {"rows": 64_000}}}
-  finetune._set_defaults(config, None, prepared)
+  task_meta = {"length": 384, "splits": {"train": {"rows": 64_000}}}
+  finetune._set_defaults(config, user_config=None, task_meta=task_meta)
   assert config["data"]["buckets"] == (32, 64, 128, 192, 256, 320, 384)
 
 
@@ -612,10 +624,10 @@ def test_a_config_dict_is_used_unchanged_and_a_dict_changes_the_default():
   ],
 )
 def test_the_last_bucket_is_the_largest_length(length, buckets):
-  """A longer row could have more tokens than the model has positions."""
+  """With longer buckets, rows could have more tokens than the model reads."""
   config = config_files.open_config("own").to_dict()
-  prepared = {"length": length, "splits": {"train": {"rows": 64_000}}}
-  finetune._set_defaults(config, None, prepared)
+  task_meta = {"length": length, "splits": {"train": {"rows": 64_000}}}
+  finetune._set_defaults(config, user_config=None, task_meta=task_meta)
   assert config["data"]["buckets"] == buckets
   assert config["log"]["every"] == 20 and config["model"]["dtype"] == "float32"
 
@@ -642,7 +654,7 @@ def test_every_kind_but_classification_trains(model_path, tmp_path, kind):
     "regression": [(text, i / 7) for i, text in enumerate(TEXTS)],
     "multi_label": [(text, text.split()[:2]) for text in TEXTS],
     "tagging": [
-      (text.split(), ["B-X" if w == "cat" else "O" for w in text.split()])
+      (text.split(), ["B-X" if word == "cat" else "O" for word in text.split()])
       for text in TEXTS
     ],
     "span": [{"question": "dog ?", "context": "red cat .", "answers": answers}]

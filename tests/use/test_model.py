@@ -60,8 +60,8 @@ def classifier(page_folder):
   return bert_jax.load(str(page_folder / "runs" / "sst2"))
 
 
-# The examples of docstrings use these words, of which there are as many as the
-# models in `page_folder` have pieces.
+# The pieces of the models in the examples of docstrings. There are as many as
+# in the models of `page_folder`, so that the models share compiled programs.
 WORDS = tiny_models.WORDS[: len(tiny_tasks.PIECES)]
 
 
@@ -163,8 +163,8 @@ SMALL_ARGUMENTS = {
     "heldout": 0.2,
   },
 }
-# This stands for pandas, which the tests do not need. scikit-learn looks for
-# these classes in pandas.
+# The tests use this object in place of pandas, which they do not need.
+# scikit-learn looks for the two classes in pandas.
 FAKE_PANDAS = types.SimpleNamespace(
   read_csv=frames.read_csv, DataFrame=frames.Frame, Series=frames.Frame
 )
@@ -547,9 +547,13 @@ def test_masks_of_a_list_are_filled_as_those_of_one_text(masked_lm):
     for candidates, single_candidates in zip(
       row["masks"], single_row["masks"], strict=True
     ):
-      for x, y in zip(candidates, single_candidates, strict=True):
-        assert x["token"] == y["token"]
-        assert x["probability"] == pytest.approx(y["probability"], rel=1e-4)
+      for candidate, single_candidate in zip(
+        candidates, single_candidates, strict=True
+      ):
+        assert candidate["token"] == single_candidate["token"]
+        assert candidate["probability"] == pytest.approx(
+          single_candidate["probability"], rel=1e-4
+        )
 
 
 def test_commands_print_what_methods_return(
@@ -603,7 +607,11 @@ def test_entities_and_answers_have_character_offsets(page_folder):
 def test_rows_of_questions_are_padded_only_to_a_bucket(
   page_folder, monkeypatch
 ):
-  """The answers equal those of rows that have the model's maximum length."""
+  """Answers two questions, with and without buckets of lengths.
+
+  With buckets, the rows have 16 and 32 tokens; without, both have the model's
+  maximum length, 40. The answers must be equal.
+  """
   lengths = []
   run_batches = evaluate_task.run_batches
 
@@ -614,10 +622,10 @@ def test_rows_of_questions_are_padded_only_to_a_bucket(
   monkeypatch.setattr(evaluate_task, "run_batches", record_lengths)
   model = bert_jax.load(str(page_folder / "runs" / "squad"))
   inputs = [("red ?", "a cat sat"), ("red ?", "a cat sat on the mat . " * 3)]
-  rows = [model.predict(x) for x in inputs]
+  rows = [model.predict(question) for question in inputs]
   assert lengths == [16, 32]
   monkeypatch.setattr(predict_lib, "BUCKETS", ())
-  long_rows = [model.predict(x) for x in inputs]
+  long_rows = [model.predict(question) for question in inputs]
   assert lengths[2:] == [model.module.encoder.max_length] * 2 == [40, 40]
   for row, long_row in zip(rows, long_rows, strict=True):
     assert row["answer"] == long_row["answer"]
@@ -625,7 +633,11 @@ def test_rows_of_questions_are_padded_only_to_a_bucket(
 
 
 def test_threads_get_what_one_caller_gets(page_folder):
-  """Two threads share a new model, and a third one opens its own model."""
+  """Calls methods in three threads at once.
+
+  Two threads share one new model, and a third thread opens its own model. All
+  must get the results of a single caller.
+  """
   path = str(page_folder / "runs" / "mine")
   texts = ["red [MASK] runs", "dog"]
 
@@ -725,7 +737,9 @@ def test_a_watch_is_quiet_while_other_lines_come(monkeypatch, capsys):
   with messages.Watch("quiet"), messages.Progress("loud", first_wait=0.0):
     time.sleep(0.4)
   lines = capsys.readouterr().err.splitlines()
-  assert lines[0] == "loud ..." and all(x.startswith("loud") for x in lines)
+  assert lines[0] == "loud ..." and all(
+    line.startswith("loud") for line in lines
+  )
 
 
 def test_a_watched_function_says_that_it_runs(monkeypatch, capsys):
