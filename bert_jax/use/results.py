@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import UserError
+from bert_jax.messages import UserError, note_once
 
 # The largest numbers of rows, of entries of a list, and of characters that a
 # table in a notebook shows.
@@ -152,6 +152,7 @@ def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
     for name in _needed_fields(kind, filled_fields):
       if name in fields and name not in filled_fields:
         raise UserError(_wrong_field(index, name, item[name]))
+    _note_unread_texts(filled_fields)
     return filled_fields
   if not isinstance(item, list | tuple | np.ndarray):
     raise UserError(f"input {index} is {item!r:.60}, not a text.")
@@ -164,6 +165,29 @@ def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
       f"input {index} has {len(entries)} entries; pass ({', '.join(names)})."
     )
   return dict(zip(names, entries, strict=True))
+
+
+# Fields that a model reads, or that describe an input.
+_KNOWN_FIELDS = frozenset(
+  {
+    *("text", "text_pair", "texts", "choices", "words", "question", "context"),
+    *("id", "label", "labels", "answers", "tags"),
+  }
+)
+
+
+def _note_unread_texts(fields: Mapping[str, Any]) -> None:
+  """Says which texts of an input no model reads."""
+  names = [
+    name
+    for name, content in fields.items()
+    if isinstance(content, str) and name not in _KNOWN_FIELDS
+  ]
+  if names:
+    note_once(
+      f"predict does not read the text in {', '.join(names)}. A second text is"
+      " read from the field text_pair."
+    )
 
 
 # Kind -> the fields that a dict must have. `_needed_fields` gives the fields of

@@ -232,6 +232,15 @@ def test_every_type_of_input_is_predicted(classifier):
   assert classifier.predict([]) == []
 
 
+def test_a_text_that_is_not_read_is_named(classifier, capsys):
+  label = classifier.predict({"text": "dog", "pair": "cat", "id": "a"})["label"]
+  assert label == classifier.predict("dog")["label"]
+  assert capsys.readouterr().err == (
+    "predict does not read the text in pair. A second text is read from the"
+    " field text_pair.\n"
+  )
+
+
 def test_inputs_are_not_changed(classifier, masked_lm):
   inputs = [{"text": "red cat", "text_pair": None}, {"text": "dog"}]
   originals = copy.deepcopy(inputs)
