@@ -15,10 +15,12 @@ EXAMPLE = """\
   bert_jax predict --model runs/sst2 --input in.jsonl --output out.jsonl
   echo '{"text": "A fine film."}' | bert_jax predict --model runs/sst2 \\
     --input - --output -"""
+# `main.py` reads this constant: `--output -` is allowed.
 TAKES_STDOUT = True
 
 
 def add_flags(parser: flags.Parser) -> None:
+  # `SHARED_FLAGS` has the options of the flags that have none here.
   flags.add(parser, "model")
   flags.add(
     parser,

@@ -4,7 +4,7 @@
 dataclass for each section. Each field says beside its name which values are
 allowed. An unknown key, a wrong type or a value out of range raises a
 `UserError` whose message is one sentence. If the default of a field is None,
-the real default is where the section's docstring says.
+another part of the program chooses the value; see the section's docstring.
 """
 
 # Ruff forbids calls in the defaults of dataclasses, because all instances share
@@ -32,14 +32,15 @@ class _Dataclass(Protocol):
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
-# Keys that a config may lack -> their default values.
+# Keys of the top level that a config file may lack -> their default values.
 OPTIONAL_KEYS: dict[str, Any] = {
   "init_new_rows": "mean",
   "spike": {"action": "none", "factor": 2.0},
 }
 # The smallest and the largest normal number of float32.
 _FLOAT32_RANGE = (2.0**-126, 2.0**128 - 2.0**104)
-# float16 is missing: without a scaled loss, small gradients would become 0.
+# The dtypes of a model's computations. float16 is not allowed: without a scaled
+# loss, small gradients would become 0.
 DTYPES = ("float32", "bfloat16")
 # Builder -> the smallest number of tokens in a row. Rows of full_sentences and
 # doc_sentences are <s> A </s>. A builder that is not in this table needs 5
@@ -114,7 +115,11 @@ def _field(
 
 
 class Section:
-  """Is the base class of a config's sections, which are dataclasses."""
+  """Is the base class of a config's sections, which are dataclasses.
+
+  The program sets the keys in `RESERVED_KEYS` of a section, so a config must
+  not have them.
+  """
 
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -124,16 +129,22 @@ class Section:
     The result also has the keys in `other_keys`.
     """
     fields = dataclasses.fields(self)
-    pairs = {field.name: getattr(self, field.name) for field in fields}
-    pairs |= pairs.pop("other_keys", None) or {}
-    return {key: pairs[key] for key in pairs if pairs[key] is not None}
+    settings = {field.name: getattr(self, field.name) for field in fields}
+    settings |= settings.pop("other_keys", None) or {}
+    return {key: settings[key] for key in settings if settings[key] is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Mesh(Section):
   """Says how the devices split the work.
 
-  See `sharding.make_mesh`, and `update_sharding.splits_update`.
+  Attributes:
+    data: the number of devices that split only the batch; -1 means all devices
+      divided by `fsdp` times `tensor`.
+    fsdp: the number of devices that split the batch and the parameters.
+    tensor: the number of devices that split heads, MLP and vocabulary.
+    split_update: whether the devices split the update of the parameters; see
+      `update_sharding.splits_update`.
   """
 
   data: int = _field(int, -1)
@@ -144,7 +155,11 @@ class Mesh(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Log(Section):
-  """Holds the number of steps between two logged rows; 0 means no rows."""
+  """Says how often training writes a line to metrics.jsonl.
+
+  Attributes:
+    every: steps between two lines; 0 means that training writes no lines.
+  """
 
   every: int = _whole_number(0)
 
@@ -234,10 +249,12 @@ class Phase(Section):
   """Holds the section of one phase.
 
   Attributes:
-    fraction: the share of `total_steps`; all phases add up to 1.
+    fraction: the share of `total_steps`; the shares of all phases add up to 1.
     length: tokens in a row.
-    batch_scale: a factor of `batch_size`; the product is a whole number.
-    micro_scale: a factor of `micro_batches`.
+    batch_scale: the phase's number of rows in a batch, a whole number, is
+      `batch_size` times this factor.
+    micro_scale: the phase's number of micro-batches is `micro_batches` times
+      this factor.
     max_predictions: prediction slots in a row; None if no tokens are hidden.
     mask_rate: the share of tokens that are hidden; None means `data.mask_rate`.
   """
@@ -367,14 +384,14 @@ class RunConfig:
 
   Attributes:
     seed: below 2**32, since jax would lose the upper bits of a larger number.
-    total_steps: optimizer steps; None, which only a task may have, means as
+    total_steps: optimizer steps. Only for a task it may be None, which means as
       many steps as `data.epochs` needs. `total_steps` and `batch_size` are
       below 2**31, because jax counts steps and rows in int32.
     batch_size: rows of a batch over all hosts.
     micro_batches: number of micro-batches into which a batch is split.
-    init_from: the model to start from; "" means that all parameters are random.
+    init_from: the model from which the parameters are taken; "" means none.
     init_new_rows: "mean" or "drawn"; see `start_from.NEW_ROW_METHODS`.
-    phases: "phase1", ... -> section; {} means a run of one phase.
+    phases: {"phase1": its section, ...}; {} means a run of one phase.
   """
 
   seed: int = _whole_number(0, below=2**32)
@@ -449,8 +466,9 @@ def parse(config: dict[str, Any]) -> RunConfig:
   if not on_task:
     _check_pretraining_keys(config)
   if "teacher" in config:
+    # As for a task, more keys may be None: the teacher's files decide them.
     model = parse_section(
-      Model, "teacher.model", config["teacher"]["model"], True
+      Model, "teacher.model", config["teacher"]["model"], on_task=True
     )
     sections["teacher"] = dataclasses.replace(sections["teacher"], model=model)
   sections["phases"] = types.MappingProxyType(
@@ -481,32 +499,33 @@ def to_json(config: dict[str, Any], parsed: RunConfig) -> dict[str, Any]:
       `OPTIONAL_KEYS`.
     parsed: the config with the values that `setup.build` derived.
   """
-  derived_sections: dict[str, Any] = {
+  derived_values: dict[str, Any] = {
     "total_steps": parsed.total_steps,
     "init_new_rows": parsed.init_new_rows,
     "spike": dataclasses.asdict(parsed.spike),
     "model": parsed.model.options(),
   }
   for name in ("evaluate", "checkpoint"):
-    derived_sections[name] = config[name] | {
-      "every": getattr(parsed, name).every
-    }
+    derived_values[name] = config[name] | {"every": getattr(parsed, name).every}
   if parsed.trains_on_task:
     objective = parsed.objective
-    derived_sections["objective"] = config["objective"] | {
+    derived_values["objective"] = config["objective"] | {
       "kind": objective.kind,
       "labels": list(objective.labels or ()),
     }
     if objective.padding_id is not None:
-      derived_sections["objective"]["padding_id"] = objective.padding_id
+      derived_values["objective"]["padding_id"] = objective.padding_id
   if parsed.teacher:
     model = parsed.teacher.model.options()
-    derived_sections["teacher"] = config["teacher"] | {"model": model}
-  return OPTIONAL_KEYS | config | derived_sections
+    derived_values["teacher"] = config["teacher"] | {"model": model}
+  return OPTIONAL_KEYS | config | derived_values
 
 
 def _check_sections(config: dict[str, Any]) -> None:
-  """Raises UserError for an unknown or missing key, or a wrong section."""
+  """Raises UserError if a key of the top level is unknown or missing.
+
+  Also if a key that must be a section has a value of another type.
+  """
   fields = {field.name: field for field in dataclasses.fields(RunConfig)}
   for key in config:
     if key not in fields:
@@ -528,10 +547,10 @@ def _check_is_section(key: str, value: Any) -> None:
 
 def _check_pretraining_keys(config: dict[str, Any]) -> None:
   """Raises UserError if a key is missing that only a task's config may lack."""
-  for key in ("model.family", "model.variant", "evaluate.examples"):
-    name, _, option = key.partition(".")
-    if option not in config[name]:
-      raise UserError(f"config.{key} is missing.")
+  for path in ("model.family", "model.variant", "evaluate.examples"):
+    section, _, key = path.partition(".")
+    if key not in config[section]:
+      raise UserError(f"config.{path} is missing.")
 
 
 def parse_section(
@@ -574,7 +593,8 @@ def parse_section(
   return cls(**arguments)
 
 
-# Type of a field -> the types that its value may have, and their description.
+# Type of a field -> the types that its value may have, and the words for these
+# types in messages.
 _VALUE_TYPES: dict[type, tuple[tuple[type, ...], str]] = {
   int: ((int,), "a whole number"),
   float: ((int, float), "a number"),
@@ -622,6 +642,7 @@ def _check_bounds(key: str, value: Any, rules: Mapping[str, Any]) -> None:
   if "share" in rules:
     bounds.append((0 <= value < 1, "in [0, 1)"))
   if "below" in rules:
+    # All of these bounds are powers of 2.
     power = rules["below"].bit_length() - 1
     bounds.append((value < rules["below"], f"below 2**{power}"))
   for is_inside, bound in bounds:
@@ -639,7 +660,13 @@ def parse_optimizer(values: dict[str, Any]) -> Adam | Adagrad:
 
 
 def check_length(path: str, builder: str, length: int | None) -> None:
-  """Raises UserError if rows are too short for their builder."""
+  """Raises UserError if rows are too short for their builder.
+
+  Args:
+    path: the section with the length, for messages: "data" or "phases.NAME".
+    builder: the builder.
+    length: the number of tokens in a row; None is not checked.
+  """
   min_length = MIN_LENGTHS.get(builder, 5)
   if length is not None and length < min_length:
     name = messages.key_name(f"{path}.length")
@@ -668,7 +695,10 @@ def _check_teacher(config: RunConfig) -> None:
 
 
 def _check_streams(config: RunConfig, streams: int) -> None:
-  """Raises UserError if a batch cannot have one row of each stateful stream."""
+  """Raises UserError if a batch has not exactly one row of each stream.
+
+  These are stateful streams, whose rows continue the texts of the batch before.
+  """
   if streams not in (0, config.batch_size):
     raise UserError(
       f"config.data.streams={streams} must be batch_size={config.batch_size},"
@@ -765,8 +795,8 @@ def section_of(config: Any, path: str) -> Any:
 def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
   """Raises UserError if an override changed the type of a value.
 
-  ml_collections allows `True` for a whole number, and any value for a field
-  whose default is None.
+  ml_collections would allow `True` for a whole number. A key whose default is
+  None is not checked here, but in `parse`.
 
   Args:
     config: the config with overrides.

@@ -32,23 +32,24 @@ def _configs_folder() -> pathlib.Path:
     and not (_PACKAGE_FOLDER / "configs").is_dir()
   ):
     path = _PACKAGE_FOLDER.parent / "configs"
-    spec = importlib.util.spec_from_file_location(
+    module_spec = importlib.util.spec_from_file_location(
       _CONFIGS_MODULE,
       path / "__init__.py",
       submodule_search_locations=[str(path)],
     )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    assert module_spec and module_spec.loader
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     sys.modules[_CONFIGS_MODULE] = module
-  file = importlib.import_module(_CONFIGS_MODULE).__file__
-  assert file
-  return pathlib.Path(file).parent
+  init_file = importlib.import_module(_CONFIGS_MODULE).__file__
+  assert init_file
+  return pathlib.Path(init_file).parent
 
 
 def installed_names() -> list[str]:
   """Returns the names of the installed config files."""
   paths = _configs_folder().glob("[!_]*.py")
+  # common.py has functions that the config files share, but no config.
   return sorted(path.stem for path in paths if path.stem != "common")
 
 
@@ -58,7 +59,7 @@ def _option(text: str) -> str:
 
 
 def resolve_name(text: str, source: str = "") -> str:
-  """Returns the value of --config, with a path in place of an installed name.
+  """Returns the value of --config as PATH.py or PATH.py:NAME.
 
   Args:
     text: "PATH.py" or "PATH.py:NAME"; or "FILE" or "FILE:NAME", which means an
@@ -70,18 +71,18 @@ def resolve_name(text: str, source: str = "") -> str:
     UserError: there is no such file.
   """
   source = source or _option(text)
-  file, colon, name = text.partition(":")
+  path_or_name, colon, name = text.partition(":")
   folder = _configs_folder()
-  if "/" not in file and not file.endswith(".py"):
-    path = folder / f"{file}.py"
-    if file not in installed_names():
-      suggestion = did_you_mean(file, installed_names())
+  if "/" not in path_or_name and not path_or_name.endswith(".py"):
+    path = folder / f"{path_or_name}.py"
+    if path_or_name not in installed_names():
+      suggestion = did_you_mean(path_or_name, installed_names())
       raise UserError(f"{source}: there is no such config{suggestion}")
     return f"{path}{colon}{name}"
-  if not pathlib.Path(file).is_file():
+  if not pathlib.Path(path_or_name).is_file():
     # The documentation gives paths in a checkout. A user who has only the
     # installed package finds the same configs under their short names.
-    stem = pathlib.PurePath(file).stem
+    stem = pathlib.PurePath(path_or_name).stem
     remedy = ""
     if stem in installed_names():
       remedy = f"; pass {_option(f'{stem}{colon}{name}')}, which is installed"
@@ -134,9 +135,11 @@ def _line_error(source: str, path: str, error: Exception) -> UserError:
     error: the error that running the file raised.
   """
   frames = traceback.extract_tb(error.__traceback__)
-  numbers = [frame.lineno for frame in frames if frame.filename == path]
+  line_numbers = [frame.lineno for frame in frames if frame.filename == path]
   line_number = (
-    error.lineno if isinstance(error, SyntaxError) else (numbers or [1])[-1]
+    error.lineno
+    if isinstance(error, SyntaxError)
+    else (line_numbers or [1])[-1]
   )
   return UserError(f"{source}: line {line_number}: {error!r}.")
 

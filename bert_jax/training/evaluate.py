@@ -15,7 +15,7 @@ from bert_jax.examples.streams import Heldout
 from bert_jax.objectives.base import Sums
 from bert_jax.training.state import TrainState
 
-# Name of a loss of a student -> what the loss is.
+# Name of a student's loss -> its description in the last lines of a run.
 DISTILLATION_LOSSES = {
   "kl_loss": "KL to the teacher, nats times the temperature squared",
   "cosine_loss": "1 - cosine to the teacher's hidden states",
@@ -23,8 +23,8 @@ DISTILLATION_LOSSES = {
   "hidden_loss": "squared difference of hidden states, all layers",
   "embedding_loss": "squared difference of embeddings",
 }
-# Direction of ELMo -> (the prefix of the batch keys of its targets, the id of
-# <S> or </S>, which is never one of its targets).
+# Direction of ELMo -> (the prefix of the batch keys of its targets, the id that
+# is never a target: of <S> for the next words, of </S> for the previous words).
 ELMO_DIRECTIONS = {"forward": ("next", 0), "backward": ("previous", 1)}
 
 
@@ -85,6 +85,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 def perplexities(means: Mapping[str, float]) -> dict[str, float]:
   """Returns ELMo's perplexities, exp(mean loss); {} for any other model."""
+  # Without the limit of 700, `exp` could overflow.
   return {
     f"{direction}_perplexity": math.exp(min(means[f"{direction}_loss"], 700.0))
     for direction in ELMO_DIRECTIONS
@@ -133,9 +134,10 @@ def summary_lines(
   means: Mapping[str, float],
   smoothing: float = 0.0,
 ) -> list[str]:
-  """Returns lines about each loss.
+  """Returns the last lines of a run on text, which describe each loss.
 
-  The lines for MLM, LM, ELMo and RTD also say the loss of guessing.
+  For MLM, LM, ELMo and RTD, they also give the loss of a model that guesses
+  without reading the context.
 
   Args:
     heldout: the held-out examples.
@@ -145,10 +147,13 @@ def summary_lines(
       count ** (1 - smoothing).
   """
   lines = []
-  masked_counts = counts * np.maximum(counts, 1.0) ** -smoothing
-  for name, target_counts in (("mlm", masked_counts), ("lm", counts)):
+  masking_frequencies = counts * np.maximum(counts, 1.0) ** -smoothing
+  for name, target_frequencies in (
+    ("mlm", masking_frequencies),
+    ("lm", counts),
+  ):
     if f"{name}_loss" in means:
-      baseline = unigram_baseline(heldout, target_counts, name)
+      baseline = unigram_baseline(heldout, target_frequencies, name)
       lines += [
         f"unigram cross-entropy: {baseline:.4f} nats",
         f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats",
@@ -167,8 +172,8 @@ def summary_lines(
   for direction, (targets, excluded_id) in ELMO_DIRECTIONS.items():
     if f"{direction}_loss" in means:
       is_excluded = np.arange(len(counts)) == excluded_id
-      target_counts = np.where(is_excluded, 0, counts)
-      baseline = unigram_baseline(heldout, target_counts, targets)
+      target_frequencies = np.where(is_excluded, 0, counts)
+      baseline = unigram_baseline(heldout, target_frequencies, targets)
       lines.append(
         f"held-out {direction} loss: {means[f'{direction}_loss']:.4f} nats,"
         f" perplexity {means[f'{direction}_perplexity']:.2f}; unigram"

@@ -47,14 +47,14 @@ def run_batches(
   host, num_hosts = sharding.batch_share_of_process(mesh)
   host_size = batches.batch_size // num_hosts
   host_slice = slice(host * host_size, (host + 1) * host_size)
-  for number in range(batches.steps_per_epoch):
-    batch = batches.batch(number)
-    units = batch.pop("row")
-    batch |= make_extra_arrays(units) if make_extra_arrays else {}
+  for batch_number in range(batches.steps_per_epoch):
+    batch = batches.batch(batch_number)
+    unit_indices = batch.pop("row")
+    batch |= make_extra_arrays(unit_indices) if make_extra_arrays else {}
     global_batch = sharding.to_global_batch(
       mesh, {key: x[host_slice] for key, x in batch.items()}
     )
-    yield units, step(params, global_batch)
+    yield unit_indices, step(params, global_batch)
 
 
 def jit_replicated(
@@ -79,10 +79,12 @@ def logits_by_unit(
     The logits by the index of the unit; None for an index without a unit.
   """
   logits: list[Any] = [None] * num_units
-  for units, batch_logits in outputs:
-    for unit, unit_logits in zip(units, np.asarray(batch_logits), strict=True):
-      if unit >= 0:
-        logits[unit] = unit_logits
+  for unit_indices, batch_logits in outputs:
+    for unit_index, unit_logits in zip(
+      unit_indices, np.asarray(batch_logits), strict=True
+    ):
+      if unit_index >= 0:
+        logits[unit_index] = unit_logits
   return logits
 
 
@@ -109,11 +111,12 @@ class SplitEvaluator:
     ) -> tuple[tuple[Sums, Sums], Any]:
       params, teacher_params = both_params
       logits = predict(params, batch) if predict else ()
+      # {}: the objectives of tasks have no carry.
       return eval_step(params, teacher_params, {}, batch), logits
 
     self._mesh, self._has_predictions = mesh, predict is not None
     self._step = compile_ahead.CompiledAhead(
-      jit_replicated(step, mesh), 1, mesh
+      jit_replicated(step, mesh), batch_index=1, mesh=mesh
     )
 
   def begin_compilation(
@@ -157,8 +160,10 @@ class SplitEvaluator:
     means = mean_losses([totals for _, (totals, _) in outputs])
     if not self._has_predictions:
       return [], means
-    num_units = 1 + max(int(units.max()) for units, _ in outputs)
-    batch_logits = [(units, logits) for units, (_, logits) in outputs]
+    num_units = 1 + max(int(unit_indices.max()) for unit_indices, _ in outputs)
+    batch_logits = [
+      (unit_indices, logits) for unit_indices, (_, logits) in outputs
+    ]
     return logits_by_unit(batch_logits, num_units), means
 
 
@@ -166,7 +171,7 @@ def split_predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   """Makes the predictions for a split's examples from the logits of all units.
 
   In multiple choice the index of a unit is the index of its first row, so the
-  list of logits has empty entries.
+  list of logits has None for every other row. These entries are left out.
   """
   if split.task.kind == "choice":
     logits = [x for x in logits if x is not None]
@@ -183,9 +188,9 @@ def evaluate_splits(
 ) -> dict[str, float]:
   """Computes the official metrics and the losses of every split.
 
-  The names for the first split are the names of the metrics. The names for each
-  later split begin with "SPLIT/". There are no official metrics if a split
-  has no labels or the objective predicts nothing.
+  For the first split, the results have the names of the metrics. For each later
+  split, "SPLIT/" stands before these names. There are no official metrics if a
+  split has no labels or the objective predicts nothing.
 
   Args:
     evaluator: evaluates one split.
@@ -202,19 +207,21 @@ def evaluate_splits(
   Raises:
     FloatingPointError: the loss of a split is not finite.
   """
-  scores: dict[str, float] = {}
+  results: dict[str, float] = {}
   for index, split in enumerate(splits):
     logits, means = evaluator(state, teacher_params, split.batches(batch_size))
-    training_loss = sum(c * means[name] for name, c in coefficients.items())
+    training_loss = sum(
+      factor * means[name] for name, factor in coefficients.items()
+    )
     loss = means.get("task_loss", training_loss)
     check_loss(int(state.step), split.name, loss)
     official_scores, counts = (
       _prediction_scores(split, logits) if logits else ({}, {})
     )
-    split_scores = official_scores | means | {"loss": loss} | counts
+    split_results = official_scores | means | {"loss": loss} | counts
     prefix = f"{split.name}/" if index else ""
-    scores |= {prefix + name: score for name, score in split_scores.items()}
-  return scores
+    results |= {prefix + name: result for name, result in split_results.items()}
+  return results
 
 
 def _prediction_scores(
@@ -222,7 +229,8 @@ def _prediction_scores(
 ) -> tuple[dict[str, float], dict[str, float]]:
   """Returns the official metrics, and the number of distinct predicted labels.
 
-  The second dict is {"predicted_labels": number}, or {} if there are no labels.
+  The second dict is {"predicted_labels": number}, or {} for a kind without
+  labels.
   """
   predictions = split_predictions(split, logits)
   official_scores = metrics.evaluate(split.task, predictions, split.examples)
@@ -234,7 +242,7 @@ def _prediction_scores(
 
 
 def note_score_warnings(split: Split, predictions: list[Any]) -> None:
-  """Prints notes, on process 0, if a split's metrics say little."""
+  """On process 0, prints a note if a split's metrics mean little."""
   if jax.process_index():
     return
   for line in metrics.score_warnings(split.task, predictions, split.examples):

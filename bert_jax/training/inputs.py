@@ -25,8 +25,8 @@ def open_text(
   """
   feeds = []
   for phase in plan:
-    # Each phase begins a new stream with a seed of its own, so that no phase
-    # repeats the examples of another phase.
+    # Each phase reads a new stream. Its seed differs from the other phases'
+    # seeds, so that no phase repeats the examples of another phase.
     phase_seed = (
       hashing.make_key("phase", phase.index, seed) if phase.index else seed
     )
@@ -45,7 +45,8 @@ def open_text(
   return feeds
 
 
-# The remedy if no held-out documents can be evaluated.
+# The remedy if no held-out documents can be evaluated: for the command, and for
+# a Python function that prepares a text in its `workdir`.
 _EVALUATION_FLAGS = (
   "Prepare the text with a larger --heldout, or pass --config.evaluate.every=0"
 )
@@ -60,15 +61,17 @@ def open_task(
   """Opens the split of a task to train on, and the splits to evaluate.
 
   Returns:
-    The config, the split to train on and the splits to evaluate. The config has
-    the values that the data decide: the number of steps, the steps between two
-    evaluations and between two checkpoints, if the config does not set them;
-    and the objective's kind, labels and (for `finetune`) padding id. The splits
-    to evaluate are None if the run never evaluates.
+    A complete config, the split to train on, and the splits to evaluate (None
+    if the run never evaluates). If `config` does not set the number of steps,
+    or the steps between two evaluations or two checkpoints, the data decide
+    them. The objective gets its kind, its labels and (for `finetune`) the id of
+    the padding from the data.
 
   Raises:
     ValueError: the data cannot be used, or do not fit the config.
   """
+  # In TinyBERT's stage "layers", the student copies hidden states and predicts
+  # no labels.
   predicts_labels = config.objective.options().get("stage") != "layers"
   training_split = batches.open_task(
     config.batch_size, config.seed, **config.data.options()
@@ -97,7 +100,7 @@ def open_task(
 def _with_epoch_interval(
   section: T, training_split: batches.TrainingSplit
 ) -> T:
-  """Returns the section; an `every` of None becomes the steps of an epoch."""
+  """Returns the section; if `every` is None, it is set to once in an epoch."""
   if section.every is not None:
     return section
   return dataclasses.replace(section, every=training_split.steps_per_epoch)

@@ -1,4 +1,4 @@
-"""Runs the loop of a run: steps, logged rows, evaluations, checkpoints."""
+"""Trains the phases of a run, and logs, evaluates and saves its steps."""
 
 import contextlib
 import dataclasses
@@ -45,14 +45,15 @@ class RunProgress:
 
   Attributes:
     state: the train state.
-    step_sums: sums of the steps since the last logged row.
+    step_sums: the sums of the losses and metrics of all steps since the last
+      line that training wrote to metrics.jsonl.
     best_cost: the lowest cost in this phase; None before the first evaluation
       in the phase. Costs of two phases are not compared, since longer rows are
       easier to predict.
     evaluation_results: the results of the last evaluation, by name.
     spike_detector: finds losses that are too high.
-    first_loss: the mean loss of the first logged row; None before this row,
-      and always None for a task.
+    first_loss: the mean loss in the first line that training writes to
+      metrics.jsonl; None before this line, and always None for a task.
     stop_requested: True after a SIGTERM or SIGINT.
   """
 
@@ -74,10 +75,11 @@ def run_phase(
   signals: list[int],
   profiler: logging.Profiler,
 ) -> None:
-  """Trains one phase: steps, logged rows, evaluations and checkpoints.
+  """Trains one phase, and logs, evaluates and saves its steps.
 
   Whether to log, evaluate or save depends only on the number of the step. So a
-  run that was stopped and continued does the same as a run without a stop.
+  run that was stopped and continued gives the same results as a run that was
+  not stopped.
 
   Args:
     setup: the objects that do not change during the run.
@@ -85,8 +87,9 @@ def run_phase(
     progress: what changes during the run; this function updates it.
     saver: the run's checkpoints.
     log: the run's logger.
-    signals: the signals that came; see `hosts.stop_signals`.
-    profiler: traces some steps.
+    signals: the numbers of the signals that came so far, from
+      `hosts.stop_signals`.
+    profiler: traces the steps that the config chooses.
   """
   phase, objective, config = feed.phase, setup.objective, setup.config
   total_steps = config.steps
@@ -96,7 +99,9 @@ def run_phase(
     "evaluate": config.evaluate.every if feed.heldout else 0,
   }
   jitted_step = jit_step(setup, phase, progress.state, bool(config.model.remat))
-  train_step = compile_ahead.CompiledAhead(jitted_step, 2, setup.mesh)
+  train_step = compile_ahead.CompiledAhead(
+    jitted_step, batch_index=2, mesh=setup.mesh
+  )
   key = jax.random.key(config.seed)
   start_step = int(progress.state.step)
   if start_step == phase.start:
@@ -111,7 +116,8 @@ def run_phase(
 
   def is_due(name: str, step: int) -> bool:
     interval = intervals[name]
-    if not interval:  # 0 means never, but a checkpoint is saved at the end.
+    if not interval:
+      # 0 means never; only a checkpoint is still saved at the last step.
       return name == "checkpoint" and step == total_steps
     return step % interval == 0 or step == total_steps
 
@@ -149,7 +155,8 @@ def run_phase(
           *progress.spike_detector.step_arguments(),
         )
     evaluate_state = make_state_evaluator(setup, feed, progress.state, pool)
-    # The pool compiles in this order. The snapshot's program is needed last.
+    # The pool compiles programs in the order of these calls. The program that
+    # copies the state is needed last.
     make_snapshot = SnapshotMaker(
       pool, progress.state, setup.checkpoint_layout, setup.mesh
     )
@@ -162,7 +169,7 @@ def run_phase(
         compiled_shapes.add(shape)
         progress.step_sums.wait()
         title = f"compiling the step for rows of {shape[-1]} tokens"
-        # The logged speed leaves out the time of compilation.
+        # The speed that is logged does not include the compilation.
         with log.exclude_from_speed(steps=1), log.report_progress(title):
           take_step(step, batch)
           progress.step_sums.wait()
@@ -190,8 +197,8 @@ def run_phase(
         make_snapshot,
       )
       if must_save:
-        # Save before the evaluation. If the evaluation fails or is killed, no
-        # step is lost.
+        # Save before the evaluation. If the evaluation fails or is killed,
+        # the steps so far are not lost.
         save_step(evaluation_pending=must_evaluate)
       if progress.stop_requested and step < total_steps:
         return  # The continued run begins with this step's evaluation.
@@ -223,8 +230,8 @@ def evaluate_step(
     progress.evaluation_results, cost = evaluate_state(progress.state)
   log.log_evaluation(step, progress.evaluation_results)
   first_loss = progress.first_loss
-  limit = math.inf if first_loss is None else DIVERGENCE_FACTOR * first_loss
-  if cost is not None and cost > limit:
+  max_cost = math.inf if first_loss is None else DIVERGENCE_FACTOR * first_loss
+  if cost is not None and cost > max_cost:
     say(
       f"step {step}: the held-out loss {cost:.4g} is more than"
       f" {DIVERGENCE_FACTOR} times the loss of the run's first steps,"
@@ -257,14 +264,14 @@ def evaluate_checkpoint(
   except FloatingPointError:
     saver.remove(step)
     raise
-  meta = dict(
+  metadata = dict(
     best=progress.best_cost,
     heldout=progress.evaluation_results,
     pending=False,
     log=log.row_record(),
   )
   with log.count_wait("checkpoint"):
-    saver.add_evaluation(step, meta, cost, phase.index)
+    saver.add_evaluation(step, metadata, cost, phase.index)
 
 
 def evaluate_pending_checkpoint(
@@ -276,8 +283,8 @@ def evaluate_pending_checkpoint(
 ) -> None:
   """Evaluates a checkpoint that a stopped run saved without an evaluation.
 
-  If the run no longer evaluates, the checkpoint only loses its mark that an
-  evaluation is pending.
+  If the config was changed so that the run never evaluates, nothing is
+  evaluated, and the checkpoint is only marked as not pending.
   """
   step = int(progress.state.step)
   if not feed.heldout:
@@ -301,8 +308,8 @@ def jit_step(
       setup.update_sharding,
     ),
     donate_argnums=0,
-    # The state keeps its shardings. Otherwise the compiler may replicate an
-    # array that is split over devices.
+    # Keep the shardings of the state. Otherwise the compiler may copy an array
+    # that is split over devices to every device.
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
     compiler_options=sharding.compiler_options(
       setup.mesh.devices.flat[0], remat, setup.update_sharding is not None
@@ -321,8 +328,10 @@ def make_state_evaluator(
     state: the train state, or its shapes.
     pool: the threads that compile a task's evaluation ahead.
   """
+  # This objective gathers the parameters that devices store in parts.
   objective = steps.gather_first(setup.objective, setup.update_sharding)
   phase = feed.phase
+  # An evaluation's batch has as many rows as a micro-batch of training.
   num_rows = phase.batch_size // phase.num_micro_batches
   eval_step = steps.make_eval_step(objective)
   heldout = feed.heldout
@@ -354,7 +363,7 @@ def make_state_evaluator(
 
     return evaluate_on_task
   compiled_step = compile_ahead.CompiledAhead(
-    sharding.jit(eval_step), 3, setup.mesh
+    sharding.jit(eval_step), batch_index=3, mesh=setup.mesh
   )
 
   def evaluate_on_text(
@@ -396,7 +405,7 @@ def save_checkpoint(
     phase: the phase to which the step belongs.
     progress: what changes during the run.
     saver: the run's checkpoints.
-    log: the run's logger, which adds up the time that the run waits.
+    log: the run's logger, which counts the time that the run waits here.
     step: the number of optimizer steps done.
     position: the position in the data.
     make_snapshot: copies the state for the checkpoint.
@@ -408,7 +417,10 @@ def save_checkpoint(
     OSError: the data was changed since it was opened.
   """
   check_data_unchanged(setup)
-  meta = dict(
+  # `window` holds the sums since the last line of metrics.jsonl, `log` says
+  # which lines this file has, and `limit` is the loss above which a spike
+  # begins.
+  metadata = dict(
     phase=phase.index,
     data=position,
     best=progress.best_cost,
@@ -422,8 +434,8 @@ def save_checkpoint(
     limit=progress.spike_detector.value_to_save(),
   )
   if setup.task:
-    meta["task"] = encoded_rows.task_fields(setup.task)
+    metadata["task"] = encoded_rows.task_fields(setup.task)
   title = f"copying the state of step {step} for its checkpoint"
   with log.report_progress(title), log.count_wait("checkpoint"):
     file_state, checksums = make_snapshot(step, progress.state)
-    saver.save(step, file_state, meta, cost, phase.index, checksums)
+    saver.save(step, file_state, metadata, cost, phase.index, checksums)
