@@ -1,4 +1,4 @@
-"""Defines functions that tests run in child processes, or on their output.
+"""Defines functions that run in child processes, or that clean their output.
 
 This module imports little, so that the processes start fast.
 """
@@ -14,7 +14,7 @@ _PROGRESS_LINE = re.compile(r".* \.\.\.|.*: (.*, )?\d+ s|.*: done in [\d.]+ s")
 def without_progress(stderr_text):
   """Returns a command's output on stderr without its lines about progress.
 
-  Such lines depend on the speed of the machine.
+  How many lines about progress there are depends on the speed of the machine.
   """
   return "".join(
     line

@@ -3,10 +3,11 @@
 import json
 import pathlib
 
-_PATH = pathlib.Path(__file__).parent / "training" / "config_values.json"
-# Name -> {"model.variant": "base", ...}. JSON has no tuples and no
-# placeholders, so the file has {"tuple": [...]} and {"placeholder": "int"}.
-CONFIG_VALUES = json.loads(_PATH.read_text(encoding="utf-8"))
+_VALUES_PATH = pathlib.Path(__file__).parent / "training" / "config_values.json"
+# Name -> {"model.variant": "base", ...}. JSON has neither tuples nor
+# the placeholders of ml_collections (a type without a value), so the file has
+# {"tuple": [...]} and {"placeholder": "int"}.
+CONFIG_VALUES = json.loads(_VALUES_PATH.read_text(encoding="utf-8"))
 PRETRAINING_CONFIGS = [
   name for name in CONFIG_VALUES if "data.builder" in CONFIG_VALUES[name]
 ]

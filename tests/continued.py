@@ -1,7 +1,7 @@
 """Trains a model of transformers further, with bert_jax and with torch.
 
-The reference trains transformers' class with torch's AdamW on the batches that
-bert_jax's run reads, in float32 and without dropout.
+The reference is a class of transformers. torch's AdamW trains it on the batches
+that bert_jax's run reads, in float32 and without dropout.
 """
 
 import json
@@ -90,15 +90,15 @@ def write_reference(path, family, vocabulary, vocab_size=64, seed=0):
     path: the new folder.
     family: a key of `REFERENCES`.
     vocabulary: the path of the vocab.txt to copy.
-    vocab_size: the number of rows of the word table.
+    vocab_size: the number of vectors in the word table.
     seed: the seed of the random parameters.
 
   Returns:
     The model. For ELECTRA, the discriminator and the generator, which share
     their embeddings; each is written into a folder in `path`.
   """
-  name, sizes, _ = REFERENCES[family]
-  model = build_reference(name, sizes | dict(vocab_size=vocab_size), seed)
+  class_name, sizes, _ = REFERENCES[family]
+  model = build_reference(class_name, sizes | dict(vocab_size=vocab_size), seed)
   path = pathlib.Path(path)
   path.mkdir(parents=True)
   shutil.copy(vocabulary, path / "vocab.txt")
@@ -130,7 +130,7 @@ def build_reference(name, sizes, seed=0):
 def config_of(family, prepared_folder, model_folder, **changes):
   """Returns a published config, made small, that starts from a model."""
   config = configs.load_defaults(REFERENCES[family][2])
-  values = {
+  small_values = {
     "init_from": str(model_folder),
     "data.path": str(prepared_folder),
     "total_steps": 20,
@@ -155,12 +155,12 @@ def config_of(family, prepared_folder, model_folder, **changes):
     "checkpoint.every": 20,
   }
   for key, setting in (
-    values | _CHANGES_BY_FAMILY.get(family, {}) | changes
+    small_values | _CHANGES_BY_FAMILY.get(family, {}) | changes
   ).items():
     section = config
     *section_names, last_name = key.split(".")
-    for name in section_names:
-      section = section[name]
+    for section_name in section_names:
+      section = section[section_name]
     if setting is None:
       section.pop(last_name, None)
     else:
@@ -170,11 +170,15 @@ def config_of(family, prepared_folder, model_folder, **changes):
 
 
 def run_config(config, workdir):
-  """Runs a config; returns the logged train rows and the run's config.json."""
+  """Runs a config.
+
+  Returns:
+    (the lines of metrics.jsonl about training, the run's config.json).
+  """
   train.run(config, str(workdir))
-  rows = logging.read_rows(str(workdir / "metrics.jsonl"))
+  lines = logging.read_rows(str(workdir / "metrics.jsonl"))
   config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-  return [row for row in rows if row["split"] == "train"], config
+  return [row for row in lines if row["split"] == "train"], config
 
 
 def batches_of_run(config):
@@ -186,17 +190,18 @@ def batches_of_run(config):
   ]
 
 
+# Returns (all arrays of the batch as tensors, the inputs of the model).
 def _tensors(batch, family):
-  tensors = {k: torch.from_numpy(np.asarray(v)) for k, v in batch.items()}
+  tensor_by_key = {k: torch.from_numpy(np.asarray(v)) for k, v in batch.items()}
   inputs = dict(
-    input_ids=tensors["input_ids"].long(),
-    attention_mask=(tensors["sequence_ids"] > 0).long(),
+    input_ids=tensor_by_key["input_ids"].long(),
+    attention_mask=(tensor_by_key["sequence_ids"] > 0).long(),
   )
-  if "segment_ids" in tensors:
-    inputs["token_type_ids"] = tensors["segment_ids"].long()
+  if "segment_ids" in tensor_by_key:
+    inputs["token_type_ids"] = tensor_by_key["segment_ids"].long()
   if family in ("roberta", "distilbert"):
     inputs.pop("token_type_ids", None)
-  return tensors, inputs
+  return tensor_by_key, inputs
 
 
 def _gather(hidden, positions):
@@ -276,6 +281,7 @@ def _electra_losses(model, tensors, inputs, batch, sample_key):
     losses, inputs["attention_mask"].float()
   )
   return losses_by_name | {
+    # 50 is the weight of the discriminator's loss in ELECTRA's paper.
     "loss": losses_by_name["mlm_loss"] + 50.0 * losses_by_name["rtd_loss"]
   }
 
@@ -295,6 +301,7 @@ def train_reference(model, family, config, rates):
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   losses_by_step, key = [], jax.random.key(config["seed"])
   for step, batch in enumerate(batches_of_run(config)[: len(rates)]):
+    # In bert_jax, the last of the three keys of a step draws these tokens.
     sample_key = jax.random.split(jax.random.fold_in(key, step), 3)[2]
     losses = reference_losses(model, family, batch, sample_key)
     optimizer.zero_grad()
@@ -309,17 +316,17 @@ def train_reference(model, family, config, rates):
 
 
 def add_piece(model, row, bias):
-  """Adds a piece to a model's word table and head; returns the model.
+  """Adds one piece to a model's word table and head; returns the model.
 
   Args:
     model: the model that `write_reference` returned; it is changed in place.
-    row: the new row of the word table.
+    row: the vector of the new piece in the word table.
     bias: the new bias of the masked-LM head; None for a head without bias.
   """
   modules = model if isinstance(model, tuple) else (model,)
   for module in modules:
-    size = module.config.vocab_size + 1
-    module.resize_token_embeddings(size, mean_resizing=False)
+    new_vocab_size = module.config.vocab_size + 1
+    module.resize_token_embeddings(new_vocab_size, mean_resizing=False)
   if len(modules) > 1:
     modules[1].electra.embeddings = modules[0].electra.embeddings
     modules[1].tie_weights()
@@ -327,7 +334,8 @@ def add_piece(model, row, bias):
     for module in modules:
       module.get_input_embeddings().weight[-1] = torch.from_numpy(row.copy())
       if bias is not None:
+        # Only the bias of the head has this shape.
         for parameter in module.parameters():
-          if parameter.shape == (size,):
+          if parameter.shape == (new_vocab_size,):
             parameter[-1] = float(bias)
   return model

@@ -43,8 +43,8 @@ from bert_jax.weights.run_config import flatten
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
-_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
-_INLINE = re.compile(
+_CODE_BLOCK_PATTERN = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
+_INLINE_COMMAND_PATTERN = re.compile(
   r"`((?:bert_jax [a-z-]+ -|python |pip install |make )[^`]+)`", re.S
 )
 # A placeholder in the commands -> the word that replaces it.
@@ -62,8 +62,8 @@ REPLACEMENTS = {
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
 }
-# A text in a program of a page -> its replacement. The folder DIR holds
-# the ELMo model that an earlier command wrote.
+# A text in a program of a page -> its replacement. At this small size, ELMo is
+# in the folder DIR, which an earlier command of the pages wrote.
 PROGRAM_REPLACEMENTS = {
   '"DIR"': '"runs/mine"',
   '"runs/elmo_original"': '"DIR"',
@@ -72,13 +72,15 @@ PROGRAM_REPLACEMENTS = {
 # A folder in `runs` that no command makes -> the kind of its task.
 FINE_TUNED_KINDS = {"ner": "tagging", "squad": "span"}
 # Programs whose flags are only parsed, because they need a GPU or much time.
-GPU_PROGRAMS = (
+PARSE_ONLY_PROGRAMS = (
   "train_step",
   "elmo_step",
   "inference",
   "kernels",
   "teacher_student",
 )
+# This code starts the program that it gets as its first argument, and ends it
+# as soon as the program has parsed its flags.
 PARSE_ONLY_CODE = """
 import argparse, runpy, sys
 parse = argparse.ArgumentParser.parse_args
@@ -97,6 +99,7 @@ import numpy as np
 PATH, texts = "runs/mine", ["Some text here.", "Some more."]
 ids = np.ones((1, 4), np.int32)
 """
+# The values of a config and the sizes of a model that make a run small.
 SMALL_VALUES = {
   "total_steps": 2,
   "batch_size": 8,
@@ -165,13 +168,16 @@ def all_commands() -> list[Command]:
 
 
 def _commands_of_page(page: str, text: str) -> Iterator[Command]:
-  found_texts = []
-  for match in _BLOCK.finditer(text):
-    found_texts.append((match.start(), match[2], match[3]))
-  text_without_blocks = _BLOCK.sub(lambda match: " " * len(match[0]), text)
-  for match in _INLINE.finditer(text_without_blocks):
-    found_texts.append((match.start(), "inline", " ".join(match[1].split())))
-  for _, language, content in sorted(found_texts):
+  # Each entry has a position in the page, a language and a text.
+  found_blocks = []
+  for match in _CODE_BLOCK_PATTERN.finditer(text):
+    found_blocks.append((match.start(), match[2], match[3]))
+  text_without_blocks = _CODE_BLOCK_PATTERN.sub(
+    lambda match: " " * len(match[0]), text
+  )
+  for match in _INLINE_COMMAND_PATTERN.finditer(text_without_blocks):
+    found_blocks.append((match.start(), "inline", " ".join(match[1].split())))
+  for _, language, content in sorted(found_blocks):
     if language == "python":
       yield Command(page, content, is_program=True)
       continue
@@ -202,31 +208,39 @@ def make_folder(folder: pathlib.Path) -> None:
   for name in ("text/a.txt", "text/b.txt"):
     documents = ("\n".join(document()) for _ in range(60))
     (folder / name).write_text("\n\n".join(documents) + "\n")
-  rows = [json.dumps({"text": " ".join(document())}) + "\n" for _ in range(80)]
+  json_lines = [
+    json.dumps({"text": " ".join(document())}) + "\n" for _ in range(80)
+  ]
   for name in ("wiki-valid.jsonl.xz", "wiki-train-01-of-05.jsonl.xz"):
-    (folder / name).write_bytes(lzma.compress("".join(rows).encode()))
-  _write_zst(folder / "web" / "a.jsonl.zst", "".join(rows).encode())
+    (folder / name).write_bytes(lzma.compress("".join(json_lines).encode()))
+  _write_zst(folder / "web" / "a.jsonl.zst", "".join(json_lines).encode())
   labelled_lines = [f"{sentence()}\t{i % 2}" for i in range(24)]
   for name in ("train.tsv", "dev.tsv"):
     lines = ["sentence\tlabel", *labelled_lines, ""]
     (folder / name).write_text("\n".join(lines))
-  texts = [json.dumps({"text": sentence()}) + "\n" for _ in range(5)]
+  json_text_lines = [json.dumps({"text": sentence()}) + "\n" for _ in range(5)]
   for name in ("texts.jsonl", "in.jsonl"):
-    (folder / name).write_text("".join(texts))
+    (folder / name).write_text("".join(json_text_lines))
   (folder / "texts.txt").write_text("\n".join(sentence() for _ in range(5)))
-  cloze_row = {"text": "Some [MASK] of words .", "answer": "text"}
-  (folder / "blanks.jsonl").write_text(json.dumps(cloze_row) + "\n")
+  cloze_question = {"text": "Some [MASK] of words .", "answer": "text"}
+  (folder / "blanks.jsonl").write_text(json.dumps(cloze_question) + "\n")
   vector_lines = [f"{w} {rng.random()} {rng.random()}\n" for w in words]
   (folder / "glove.txt").write_text("".join(vector_lines))
   for name, kind in FINE_TUNED_KINDS.items():
     tiny_tasks.write_fine_tuned(folder / "runs" / name, kind)
   (folder / "runs" / "one").mkdir()
-  rows = ["index\tprediction", *(f"{i}\t{i % 2}" for i in range(1821)), ""]
-  (folder / "runs" / "one" / "SST-2.tsv").write_text("\n".join(rows))
+  prediction_lines = [
+    "index\tprediction",
+    *(f"{i}\t{i % 2}" for i in range(1821)),
+    "",
+  ]
+  (folder / "runs" / "one" / "SST-2.tsv").write_text(
+    "\n".join(prediction_lines)
+  )
   _write_blimp(folder / "blimp.tar.xz")
-  test_data = os.environ.get("BERT_JAX_TEST_DATA", "")
-  if test_data:
-    (folder / "bilm").symlink_to(f"{test_data}/elmo_fixtures/bilm")
+  test_data_folder = os.environ.get("BERT_JAX_TEST_DATA", "")
+  if test_data_folder:
+    (folder / "bilm").symlink_to(f"{test_data_folder}/elmo_fixtures/bilm")
 
 
 def _write_blimp(path: pathlib.Path) -> None:
@@ -245,43 +259,48 @@ def _write_zst(path: pathlib.Path, content: bytes) -> None:
   import pyarrow as pa
 
   with (
-    pa.OSFile(str(path), "wb") as raw,
-    pa.CompressedOutputStream(raw, "zstd") as file,
+    pa.OSFile(str(path), "wb") as compressed_file,
+    pa.CompressedOutputStream(compressed_file, "zstd") as zstd_stream,
   ):
-    file.write(content)
+    zstd_stream.write(content)
 
 
 def small_flags(path: str) -> list[str]:
   """Returns flags of `bert_jax train` that make a config's run small."""
   config = configs.load_defaults(path)
   flat_config = flatten(config)
-  flags = {
+  value_by_key = {
     key: setting for key, setting in SMALL_VALUES.items() if key in flat_config
   }
   if config_lib.trains_on_task(config):
-    flags.pop("data.max_predictions", None)
+    value_by_key.pop("data.max_predictions", None)
   for key in flat_config:
     if key.startswith("phases.") and key.endswith(".length"):
-      flags[key] = 48
+      value_by_key[key] = 48
     if key.startswith("phases.") and key.endswith(".max_predictions"):
-      flags[key] = 7
-  models = {"model": config["model"]}
+      value_by_key[key] = 7
+  model_by_section = {"model": config["model"]}
   if "teacher" in config:
-    models["teacher.model"] = config["teacher"]["model"]
-  for section, model in models.items():
-    settable = configs._encoder_attributes(model)
-    sizes = {name: v for name, v in SMALL_SIZES.items() if name in settable}
+    model_by_section["teacher.model"] = config["teacher"]["model"]
+  for section, model in model_by_section.items():
+    settable_names = configs._encoder_attributes(model)
+    sizes = {
+      name: v for name, v in SMALL_SIZES.items() if name in settable_names
+    }
     if path.partition(":")[0].endswith("small.py"):
-      # A student copies given layers of its teacher, which must exist.
+      # Some of configs/small.py are students. Their configs list the layers of
+      # the teacher that a student copies, so they keep the number of layers.
       del sizes["num_layers"]
-    flags |= {f"{section}.{name}": setting for name, setting in sizes.items()}
-  return [f"--config.{key}={setting}" for key, setting in flags.items()]
+    value_by_key |= {
+      f"{section}.{name}": setting for name, setting in sizes.items()
+    }
+  return [f"--config.{key}={setting}" for key, setting in value_by_key.items()]
 
 
 def make_small(words: list[str]) -> list[str] | None:
   """Returns the small version of a command; None to parse its flags only."""
   program = " ".join(words[2:4]) if words[1] == "-m" else words[1]
-  if program.rpartition("/")[2].removesuffix(".py") in GPU_PROGRAMS:
+  if program.rpartition("/")[2].removesuffix(".py") in PARSE_ONLY_PROGRAMS:
     return None
   if program == "bert_jax vocab":
     words = [*words, "--size", "300"]
@@ -294,9 +313,9 @@ def make_small(words: list[str]) -> list[str] | None:
     # Steps and sizes are small, even if the page sets them.
     words = [w for w in words if w.partition("=")[0] not in replaced_flags]
     words += [
-      f
-      for f in flags
-      if f.partition("=")[0] not in page_flags - {*replaced_flags}
+      flag
+      for flag in flags
+      if flag.partition("=")[0] not in page_flags - {*replaced_flags}
     ]
   if program == "bert_jax compile":
     words[words.index("--topology") + 1] = "v5e:2x2"
@@ -416,14 +435,16 @@ def _make_room_for_output(words: list[str], folder: pathlib.Path) -> list[str]:
   for flag in ("--output", *(["--workdir"] if is_training else [])):
     if flag in words:
       path = folder / words[words.index(flag) + 1]
-      needed_outputs = (
+      outputs_needed_later = (
         "runs/mine",
         "runs/sst2",
         "HF_FOLDER",
         "vocab.txt",
         "data/mine",
       )
-      if str(path.relative_to(folder)) in needed_outputs and path.exists():
+      if (
+        str(path.relative_to(folder)) in outputs_needed_later and path.exists()
+      ):
         words = list(words)
         words[words.index(flag) + 1] += f"_{len(list(path.parent.iterdir()))}"
       elif path.is_dir() and flag == "--output":
@@ -457,17 +478,18 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 def run_all(folder: pathlib.Path, only: str = "") -> Iterator[Outcome]:
   """Yields the outcomes of the set-up, and of commands that contain `only`."""
-  setup = []
+  first_commands = []
   if not (folder / "text").exists():
     make_folder(folder)
-    setup = setup_commands()
-  for command in [*setup, *all_commands()]:
+    first_commands = setup_commands()
+  for command in [*first_commands, *all_commands()]:
     if only in command.text or command.page == "set up":
       yield run_command(command, folder)
+      # Other commands train on the prepared Wikipedia.
       if command.text.startswith("bert_jax prepare --input 'text"):
-        wiki = folder / "data" / "wiki"
-        if not wiki.exists():
-          wiki.symlink_to(folder / "data" / "mine")
+        wiki_folder = folder / "data" / "wiki"
+        if not wiki_folder.exists():
+          wiki_folder.symlink_to(folder / "data" / "mine")
 
 
 def main() -> None:
@@ -478,8 +500,8 @@ def main() -> None:
   )
   args = parser.parse_args()
   num_failed = 0
-  with tempfile.TemporaryDirectory() as scratch:
-    folder = pathlib.Path(args.keep or scratch)
+  with tempfile.TemporaryDirectory() as temporary_folder:
+    folder = pathlib.Path(args.keep or temporary_folder)
     folder.mkdir(exist_ok=True)
     for outcome in run_all(folder, args.only):
       num_failed += outcome.error is not None

@@ -193,8 +193,8 @@ LANGUAGES = {
     "Őszi esők után nagyobb lett a tó, és hűvös szél fújt.",
   ],
 }
-# The sentences that differ in NFD, in this form: accents are separate
-# characters, and the syllables of Korean are split into letters.
+# The sentences that Unicode's form NFD changes, in that form: an accent is a
+# separate character, and a Korean syllable is split into its letters.
 LINES_BY_DECOMPOSED_LANGUAGE = {
   f"{name}, decomposed": [
     unicodedata.normalize("NFD", line)

@@ -24,15 +24,21 @@ def make_rows(lengths, width, pad=0, pad_left=False):
 
 
 def mask_rows(ids, maskable, lengths, seed=0, first_number=0, **options):
-  """Masks rows, whose examples are numbered from `first_number`."""
-  numbers = np.arange(first_number, first_number + len(ids), dtype=np.uint64)
-  fields = [field.name for field in dataclasses.fields(masking.MaskOptions)]
+  """Masks rows; the global number of the first row is `first_number`."""
+  global_numbers = np.arange(
+    first_number, first_number + len(ids), dtype=np.uint64
+  )
+  mask_fields = [
+    field.name for field in dataclasses.fields(masking.MaskOptions)
+  ]
   mask_options = masking.check_mask_options(
-    masking.MaskOptions(**{k: options.pop(k) for k in fields if k in options})
+    masking.MaskOptions(
+      **{k: options.pop(k) for k in mask_fields if k in options}
+    )
   )
   options = {"mask_id": MASK, "vocab_size": VOCAB_SIZE} | options
   return masking.mask_tokens(
-    ids, maskable, lengths, numbers, seed, mask_options, **options
+    ids, maskable, lengths, global_numbers, seed, mask_options, **options
   )
 
 
@@ -46,9 +52,9 @@ def make_word_rows(count, width, seed):
   ids, maskable, lengths = make_rows(lengths.tolist(), width)
   word_starts = np.zeros(ids.shape, bool)
   for row in word_starts:
-    sizes = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)
-    begins = np.cumsum(sizes) - sizes + 1
-    row[begins[begins < width]] = True
+    word_lengths = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)
+    word_begins = np.cumsum(word_lengths) - word_lengths + 1
+    row[word_begins[word_begins < width]] = True
   return ids, maskable, lengths, word_starts
 
 

@@ -22,7 +22,8 @@ from bert_jax.training.state import (
 )
 from bert_jax.weights import checkpoint
 
-# (The meshes (data, fsdp, tensor), the numbers of micro-batches.)
+# (The meshes, each as the sizes of the axes data, fsdp and tensor; the numbers
+# of micro-batches.)
 MESHES_AND_COUNTS = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
@@ -36,11 +37,11 @@ NUM_STEPS = 3
 
 
 def make_batch(seed, num_rows=32, length=12, num_slots=11):
-  """Returns rows that have different numbers of targets, from 0 to 11."""
+  """Returns a batch whose rows have 0, 1, 2 or 11 masked tokens."""
   rng = np.random.default_rng(seed)
   ids = rng.integers(5, 60, (num_rows, length), dtype=np.int32)
-  counts = rng.choice([0, 1, 2, 11], num_rows, p=[0.3, 0.3, 0.2, 0.2])
-  counts[: num_rows // 4] = 11
+  mask_counts = rng.choice([0, 1, 2, 11], num_rows, p=[0.3, 0.3, 0.2, 0.2])
+  mask_counts[: num_rows // 4] = 11
   positions = np.stack(
     [rng.permutation(length)[:num_slots] for _ in range(num_rows)]
   )
@@ -50,7 +51,9 @@ def make_batch(seed, num_rows=32, length=12, num_slots=11):
     "sequence_ids": np.ones_like(ids),
     "mlm_positions": positions.astype(np.int32),
     "mlm_ids": rng.integers(5, 61, (num_rows, num_slots), dtype=np.int32),
-    "mlm_weights": (np.arange(num_slots) < counts[:, None]).astype(np.float32),
+    "mlm_weights": (np.arange(num_slots) < mask_counts[:, None]).astype(
+      np.float32
+    ),
     "pair_labels": rng.integers(0, 2, (num_rows, 1), dtype=np.int32),
     "pair_weights": np.ones((num_rows, 1), np.float32),
     "cls_positions": np.zeros((num_rows, 1), np.int32),
@@ -90,11 +93,11 @@ def count_shards(state):
 
 
 def train(mesh, micro_batches=1, splits_update=False, **model):
-  """Trains for `STEPS` steps.
+  """Trains for `NUM_STEPS` steps.
 
   Returns:
-    (losses, numbers of shards before and after training, the state, the layout
-    of the state in files).
+    (the losses, the numbers of shards before and after training, the state, the
+    layout of the state in a checkpoint).
   """
   objective, optimizer, schedule = make_objective_and_optimizer(mesh, **model)
   batches = [make_batch(i) for i in range(NUM_STEPS)]
@@ -132,8 +135,8 @@ def run_meshes(folder, report, meshes):
       report["losses"][name], report["shards"][name] = losses, num_shards
       state_in_file = resize_to_layout(state, layout)
       np.savez(folder / name, **jax.device_get(leaves_by_name(state_in_file)))
-      tables = state.params["encoder"]["embeddings"]
-      report["rows"][name] = len(tables["word"]["embedding"])
+      embeddings = state.params["encoder"]["embeddings"]
+      report["rows"][name] = len(embeddings["word"]["embedding"])
       if shape == (2, 2, 2):
         report_padding(report, mesh, state)
       if first_state is None:
@@ -143,22 +146,23 @@ def run_meshes(folder, report, meshes):
       with checkpoint.Checkpointer(str(folder)) as saver:
         saved_state, _ = saver.restore(NUM_STEPS, layout)
       restored_state = resize_to_layout(saved_state, state)
-      has_same_sharding = jax.tree.map(
+      same_sharding_tree = jax.tree.map(
         lambda a, b: a.sharding == b.sharding, restored_state, state
       )
       states_in_file = jax.device_get(
         [resize_to_layout(restored_state, layout), first_state]
       )
-      is_equal_array = jax.tree.map(np.array_equal, *states_in_file)
+      equal_array_tree = jax.tree.map(np.array_equal, *states_in_file)
       report["restored"][name] = all(
-        jax.tree.leaves([has_same_sharding, is_equal_array])
+        jax.tree.leaves([same_sharding_tree, equal_array_tree])
       )
 
 
 def run_split_updates(folder, report):
   """Repeats three runs with split updates.
 
-  Each of them also restores the checkpoint of a run without split updates.
+  In a split update, each device updates a part of every parameter. Each run
+  also restores the checkpoint of a run without split updates.
   """
   # Split also the small arrays of the tiny model, which would stay whole.
   update_sharding.MIN_ELEMENTS = 64
@@ -187,18 +191,21 @@ def run_split_updates(folder, report):
     )
 
 
+# Reports whether the vectors that were added to make the word table divisible
+# stay zero, and the largest probability that one of them gets.
 def report_padding(report, mesh, state):
-  padding_rows = [
+  added_vectors = [
     x[61:]
     for name, x in leaves_by_name(state).items()
     if "['word']" in name or "['mlm']['bias']" in name
   ]
-  report["padded_rows_are_zero"] = len(padding_rows) == 6 and not any(
-    np.asarray(x).any() or not len(x) for x in padding_rows
+  # The table and the bias have two moments each, so there are six arrays.
+  report["padded_rows_are_zero"] = len(added_vectors) == 6 and not any(
+    np.asarray(x).any() or not len(x) for x in added_vectors
   )
   logits = make_logits_function(mesh)(state.params, make_batch(0))["mlm_logits"]
-  probability = jax.nn.softmax(logits)[..., 61:].max()
-  report["padded_probability"] = float(probability)
+  largest_probability = jax.nn.softmax(logits)[..., 61:].max()
+  report["padded_probability"] = float(largest_probability)
 
 
 def make_logits_function(mesh, **model):
@@ -260,6 +267,8 @@ def run_micro_batches(folder, report, micro_batch_counts):
       np.savez(folder / f"parts{micro_batches}", **saved_arrays)
 
 
+# Reports how many shards of a dropout mask differ, and whether the whole mask
+# is the one that a single device draws.
 def run_dropout(report):
   for num_devices in (1, 2, 4):
     mesh = make_mesh((num_devices, 1, 1))
@@ -275,15 +284,15 @@ def run_dropout(report):
     expected_output = np.asarray(
       layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
     )
-    is_equal = bool((np.asarray(output) == expected_output).all())
+    is_same_mask = bool((np.asarray(output) == expected_output).all())
     report["dropout"][str(num_devices)] = {
       "distinct": len(different_shards),
-      "same": is_equal,
+      "same": is_same_mask,
     }
 
 
 class TenExamples:
-  """Gives ten examples, of which eight are right; later rows are padding."""
+  """Gives ten examples, eight of them right; later rows have the weight 0."""
 
   def __len__(self):
     return 10

@@ -1,4 +1,4 @@
-"""Tests the program of experiments/comparison, which compares the families."""
+"""Tests experiments/comparison/compare.py, which compares the families."""
 
 import argparse
 import importlib
@@ -71,6 +71,7 @@ def test_every_system_has_a_config_of_both_sizes(compare):
     )
     assert full_config.data.builder == tiny_config.data.builder
     assert full_config.model.hidden > tiny_config.model.hidden
+    # A batch has 32,768 tokens, in rows of 128.
     if name != "elmo":
       assert full_config.batch_size * 128 == 32_768
       assert (
@@ -83,20 +84,20 @@ def test_a_summary_has_the_median_speed_of_each_phase(compare):
     compare.PhaseCost(share=0.5, flops=1.0, positions=10),
     compare.PhaseCost(share=0.5, flops=3.0, positions=10),
   ]
-  rates = [1.0, 4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 0.5]
-  rows = [
+  speeds = [1.0, 4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 0.5]
+  lines = [
     {
       "step": step,
       "split": "train",
-      "steps_per_second": rate,
-      "tokens_per_second": 8 * rate,
+      "steps_per_second": speed,
+      "tokens_per_second": 8 * speed,
     }
-    for step, rate in zip(range(20, 180, 20), rates, strict=True)
+    for step, speed in zip(range(20, 180, 20), speeds, strict=True)
   ]
-  rows += [
+  lines += [
     {"step": step, "split": "heldout", "mlm_loss": 5.0} for step in (40, 120)
   ]
-  summary = compare.summarise_training(rows, costs, 160)
+  summary = compare.summarise_training(lines, costs, 160)
   assert summary["steps_per_second"] == [4.0, 2.0]
   assert summary["tokens_per_second"] == [32.0, 16.0]
   assert summary["seconds"] == 80 / 4 + 80 / 2
@@ -111,7 +112,7 @@ def test_a_summary_has_the_median_speed_of_each_phase(compare):
   assert second_point["mlm_loss"] == 5.0
 
 
-def test_records_are_read_from_the_folder_again(compare, tmp_path, capsys):
+def test_records_stay_in_the_folder(compare, tmp_path, capsys):
   records = compare.Records(str(tmp_path))
   assert records.read("bert", 0, "train") is None
   records.write({"seconds": 3.0, "curve": [1]}, "bert", 0, "train")
@@ -174,7 +175,10 @@ def test_the_best_teacher_has_the_highest_score_on_blimp(compare, tmp_path):
 
 
 class FakeChildren:
-  """Stands in for child processes: lists them, and writes their results."""
+  """Stands in for child processes: lists them, and writes their results.
+
+  A training seems to make 8 steps a second.
+  """
 
   def __init__(self):
     self.started = []
@@ -215,7 +219,9 @@ class FakeChildren:
     ]
 
 
-def test_driver_trains_scores_and_continues(
+# The first call trains and evaluates two systems. The second call gets four
+# systems, and finds two records deleted.
+def test_driver_trains_evaluates_and_continues(
   compare, tmp_path, monkeypatch, capsys
 ):
   children = FakeChildren()
@@ -235,13 +241,13 @@ def test_driver_trains_scores_and_continues(
   assert children.configs() == ["elmo,tiny", "elmo,tiny", "bert,tiny"]
   records = compare.Records(str(tmp_path))
   assert records.read("elmo", 0, "train")["steps"] == 8 * 90
-  bert = records.read("bert", 0, "train")
-  assert bert["steps"] % 40 == 0
-  assert 0.3 * 6e10 < bert["flops"] <= 6e10
-  assert bert["seconds"] == bert["steps"] / 8
+  bert_record = records.read("bert", 0, "train")
+  assert bert_record["steps"] % 40 == 0
+  assert 0.3 * 6e10 < bert_record["flops"] <= 6e10
+  assert bert_record["seconds"] == bert_record["steps"] / 8
   names = {path.name for path in (tmp_path / "records").iterdir()}
-  file_parts = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
-  bert_names = {f"bert.0.{part}.json" for part in (*file_parts, "speed")}
+  bert_parts = ("train", "blimp", "heldout", "cola.0", "cola.1", "features")
+  bert_names = {f"bert.0.{part}.json" for part in (*bert_parts, "speed")}
   elmo_names = {f"elmo.0.{part}.json" for part in ("train", "blimp", "speed")}
   assert names == bert_names | elmo_names
   # The second call does only what is missing.
@@ -253,10 +259,8 @@ def test_driver_trains_scores_and_continues(
   assert children.configs() == [
     *("elmo,tiny", "distilbert,tiny", "tinybert,tiny")
   ]
-  num_steps_in_seconds_of_bert = bert["seconds"] * 8
-  assert (
-    records.read("elmo", 0, "train")["steps"] == num_steps_in_seconds_of_bert
-  )
+  num_steps_in_time_of_bert = bert_record["seconds"] * 8
+  assert records.read("elmo", 0, "train")["steps"] == num_steps_in_time_of_bert
   assert records.read("bert", 0, "cola", 1)["scores"][-1]["matthews"] == 0.25
   assert records.read("distilbert", 0, "train")["teacher"] == "bert"
   teacher_flag = f"--config.teacher.path={tmp_path / 'bert-0'}"

@@ -31,7 +31,7 @@ print(1)
 
 def test_all_commands_of_the_page_text_are_found():
   commands = list(docs_commands._commands_of_page("README.md", PAGE_TEXT))
-  assert [(c.text, c.is_program) for c in commands] == [
+  assert [(command.text, command.is_program) for command in commands] == [
     ("bert_jax evaluate --model A", False),
     (
       "bert_jax prepare --input 'text/*.txt' --output data/mine",
@@ -44,9 +44,9 @@ def test_all_commands_of_the_page_text_are_found():
 
 def test_pages_have_many_different_commands():
   commands = docs_commands.all_commands()
-  texts = [c.text for c in commands]
+  texts = [command.text for command in commands]
   assert len(commands) > 50 and len(texts) == len(set(texts))
-  pages = {c.page for c in commands}
+  pages = {command.page for command in commands}
   assert {"README.md", "docs/finetune.md", "docs/corpus.md"} <= pages
   assert any("benchmarks/data.py" in text for text in texts)
 
@@ -108,11 +108,11 @@ def test_commands_in_docstrings_of_configs_parse():
 
 def test_the_glossary_is_short_and_names_files_that_exist():
   text = (docs_commands.ROOT / "docs" / "glossary.md").read_text()
-  rows = re.findall(r"^\| (.+?) \| .+ \| `(.+?)` \|$", text, re.M)
-  assert 20 < len(rows) <= 40
-  terms = [term for term, _ in rows]
+  terms_and_paths = re.findall(r"^\| (.+?) \| .+ \| `(.+?)` \|$", text, re.M)
+  assert 20 < len(terms_and_paths) <= 40
+  terms = [term for term, _ in terms_and_paths]
   assert terms == sorted(set(terms))
-  for term, path in rows:
+  for term, path in terms_and_paths:
     assert (docs_commands.ROOT / "bert_jax" / path).exists(), term
 
 

@@ -80,6 +80,7 @@ def safetensors_header(**entries):
 @pytest.mark.parametrize(
   "offsets_by_name, num_bytes, message",
   [
+    # This file is right.
     ({"a": [0, 4], "b": [4, 8]}, 8, None),
     ({"a": [0, 4], "b": [2, 6]}, 6, "invalid offset for tensor `b`"),
     ({"a": [0, 4], "b": [0, 4]}, 4, "invalid offset for tensor `[ab]`"),
@@ -96,7 +97,7 @@ def safetensors_header(**entries):
     ({"a": [0, 2, 4]}, 4, "invalid length 3"),
   ],
 )
-def test_wrong_offsets_in_a_safetensors_file_are_refused(
+def test_only_wrong_offsets_in_a_safetensors_file_are_refused(
   tmp_path, offsets_by_name, num_bytes, message
 ):
   path = tmp_path / "a.safetensors"
@@ -150,12 +151,12 @@ def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
   """So a writer follows no link that another user put into the folder."""
   victim = tmp_path / "victim"
   victim.write_text("old")
-  created_files = []
+  names_and_flags = []
   original_open = os.open
 
   def open_and_list(path, flags, *arguments, **options):
     if flags & os.O_CREAT:
-      created_files.append((pathlib.Path(path).name, flags))
+      names_and_flags.append((pathlib.Path(path).name, flags))
     return original_open(path, flags, *arguments, **options)
 
   monkeypatch.setattr(os, "open", open_and_list)
@@ -166,9 +167,9 @@ def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
     with files.atomic_file(str(tmp_path / "a")) as temporary:
       pathlib.Path(temporary).write_text("newer")
   assert victim.read_text() == "old" and (tmp_path / "a").read_text() == "newer"
-  names = [name for name, _ in created_files]
+  names = [name for name, _ in names_and_flags]
   assert len(set(names)) == len(names) == 4
-  assert all(flags & os.O_EXCL for _, flags in created_files)
+  assert all(flags & os.O_EXCL for _, flags in names_and_flags)
   assert names_in(tmp_path) == [
     "a",
     "a.partial",
@@ -176,9 +177,9 @@ def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
     "victim",
   ]
   # The new file has the permissions that a directly written file gets.
-  direct_file = tmp_path / "plain"
-  direct_file.write_text("")
-  assert (tmp_path / "a").stat().st_mode == direct_file.stat().st_mode
+  directly_written_file = tmp_path / "plain"
+  directly_written_file.write_text("")
+  assert (tmp_path / "a").stat().st_mode == directly_written_file.stat().st_mode
 
 
 def test_a_link_in_place_of_an_unfinished_folder_is_refused(tmp_path):
@@ -212,7 +213,7 @@ def test_a_lock_is_held_only_once(tmp_path):
     writer.hold_folder_lock(partial_path),
   ):
     pass
-  # The file of a lock stays, but does not stop the next run.
+  # The file of a lock stays, but `prepare` can lock it again.
   with writer.hold_folder_lock(partial_path):
     assert writer.read_progress(partial_path) is None
 

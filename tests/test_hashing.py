@@ -38,13 +38,14 @@ def test_keys_depend_on_all_labels_in_order():
 
 def test_draws_have_the_broadcast_shape():
   with warnings.catch_warnings():
+    # numpy warns if a product of two numbers, which are not arrays, overflows.
     warnings.simplefilter("error")
     for draw in (hashing.bits, hashing.bits32):
-      scalar = draw(7, 2**63, 3)
-      assert scalar.shape == ()
-      grid = draw(7, np.array([[5], [2**63]]).astype(np.uint64), np.arange(4))
-      assert grid.shape == (2, 4)
-      assert grid[1, 3] == scalar
+      single_draw = draw(7, 2**63, 3)
+      assert single_draw.shape == ()
+      draws = draw(7, np.array([[5], [2**63]]).astype(np.uint64), np.arange(4))
+      assert draws.shape == (2, 4)
+      assert draws[1, 3] == single_draw
       assert draw(7, np.arange(0), 0).shape == (0,)
 
 
@@ -86,48 +87,58 @@ def test_neighbours_are_independent(draw, shift):
 
 @pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
 def test_one_input_bit_flips_half_the_output(draw):
-  index = np.arange(4000, dtype=np.uint64)
-  draws = draw(5, index, 1)
-  width = 8 * draws.itemsize
+  indices = np.arange(4000, dtype=np.uint64)
+  draws = draw(5, indices, 1)
+  num_output_bits = 8 * draws.itemsize
   for changed_draws in (
-    [draw(5, index ^ np.uint64(1 << i), 1) for i in (0, 1, 20, 40, 63)]
-    + [draw(5, index, 1 ^ (1 << i)) for i in range(9)]
-    + [draw(5 ^ (1 << i), index, 1) for i in (0, 31, 63)]
+    [draw(5, indices ^ np.uint64(1 << i), 1) for i in (0, 1, 20, 40, 63)]
+    + [draw(5, indices, 1 ^ (1 << i)) for i in range(9)]
+    + [draw(5 ^ (1 << i), indices, 1) for i in (0, 31, 63)]
   ):
-    flips = np.bitwise_count(draws ^ changed_draws)
-    assert abs(flips.mean() / width - 0.5) < 0.01
-    assert abs(flips.var() / (width / 4) - 1) < 0.15
+    num_flipped_bits = np.bitwise_count(draws ^ changed_draws)
+    assert abs(num_flipped_bits.mean() / num_output_bits - 0.5) < 0.01
+    assert abs(num_flipped_bits.var() / (num_output_bits / 4) - 1) < 0.15
 
 
 def test_uniform_and_randint_stay_in_their_ranges():
   fractions = hashing.uniform(1, np.arange(100_000))
   assert fractions.min() >= 0 and fractions.max() < 1
   assert abs(fractions.mean() - 0.5) < 0.005
-  high = np.array([1, 2, 7, 1000])
-  integers = hashing.randint(1, np.arange(50_000)[:, None], np.arange(4), high)
+  upper_bounds = np.array([1, 2, 7, 1000])
+  integers = hashing.randint(
+    1, np.arange(50_000)[:, None], np.arange(4), upper_bounds
+  )
   assert integers.dtype == np.int64
-  assert (integers.min(0) == 0).all() and (integers.max(0) == high - 1).all()
+  assert (integers.min(0) == 0).all() and (
+    integers.max(0) == upper_bounds - 1
+  ).all()
   assert abs(chi_square(integers[:, 2], 7)) < 5
 
 
 def test_half_binomial_counts_fair_coins():
-  trials = np.array([0, 1, 5, 63, 64, 65, 1000, 100_000])
-  repeats = 4000
-  counts = hashing.half_binomial(
-    1, np.arange(repeats * 7), np.tile(trials[:-1], repeats)
-  ).reshape(repeats, 7)
-  assert (counts >= 0).all() and (counts <= trials[:-1]).all()
-  assert (counts[:, 0] == 0).all()
-  np.testing.assert_allclose(counts.mean(0), trials[:-1] / 2, rtol=0.03)
-  np.testing.assert_allclose(counts[:, 1:].var(0), trials[1:-1] / 4, rtol=0.1)
+  coin_counts = np.array([0, 1, 5, 63, 64, 65, 1000, 100_000])
+  num_repeats = 4000
+  head_counts = hashing.half_binomial(
+    1, np.arange(num_repeats * 7), np.tile(coin_counts[:-1], num_repeats)
+  ).reshape(num_repeats, 7)
+  assert (head_counts >= 0).all() and (head_counts <= coin_counts[:-1]).all()
+  assert (head_counts[:, 0] == 0).all()
+  np.testing.assert_allclose(
+    head_counts.mean(0), coin_counts[:-1] / 2, rtol=0.03
+  )
+  np.testing.assert_allclose(
+    head_counts[:, 1:].var(0), coin_counts[1:-1] / 4, rtol=0.1
+  )
   # Five coins have six outcomes, which occur in binomial proportions.
-  shares = np.bincount(counts[:, 2], minlength=6) / repeats
+  shares = np.bincount(head_counts[:, 2], minlength=6) / num_repeats
   np.testing.assert_allclose(
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
   )
-  large_counts = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
-  assert (abs(large_counts - 50_000) < 1000).all() and len(
-    set(large_counts.tolist())
+  large_head_counts = hashing.half_binomial(
+    1, np.arange(20), np.full(20, 100_000)
+  )
+  assert (abs(large_head_counts - 50_000) < 1000).all() and len(
+    set(large_head_counts.tolist())
   ) > 10
 
 

@@ -35,7 +35,7 @@ VERB_FUNCTIONS = ("add_flags", "run")
 
 
 class Room(NamedTuple):
-  """Lists what a room may import, except its files and the standard library.
+  """Lists what a room may import besides its own files and Python's library.
 
   Attributes:
     rooms: the names of rooms, all of which stand above this room in `ROOMS`.
@@ -368,8 +368,11 @@ def public_functions(body):
         )
         yield arguments[0 if is_static else 1 :], method
     elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-      args = node.args
-      yield args.posonlyargs + args.args + args.kwonlyargs, node
+      parameters = node.args
+      yield (
+        parameters.posonlyargs + parameters.args + parameters.kwonlyargs,
+        node,
+      )
 
 
 def test_public_functions_are_annotated_and_documented():

@@ -1,6 +1,6 @@
 """Runs the programs of docs/jax.md in a folder with tiny files.
 
-The slow programs compile models; tests/models checks what they show.
+Compiling models makes some programs slow. tests/models checks their results.
 """
 
 import importlib.util
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
   return path
 
 
-def test_every_section_with_code_is_here():
+def test_every_program_of_the_page_is_found():
   assert len(PROGRAM_BY_TITLE) == PAGE.read_text().count("```python") == 10
   assert PROGRAM_BY_TITLE.keys() > {*SLOW_TITLES}
 
@@ -73,5 +73,5 @@ def test_a_program_runs(title, folder, monkeypatch):
     if "seqio" in program:
       import seqio
 
-      # Later tests of this process may register the same name.
+      # Otherwise a later test could not register a task of the same name.
       seqio.TaskRegistry.reset()

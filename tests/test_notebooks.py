@@ -19,7 +19,9 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_notebook_runs_without_saved_outputs(path, tmp_path, monkeypatch):
+def test_a_notebook_runs_and_is_saved_without_outputs(
+  path, tmp_path, monkeypatch
+):
   folder = write_prepared(
     tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
   )

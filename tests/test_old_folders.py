@@ -85,11 +85,12 @@ def test_a_prepared_folder_opens(old_folders):
   ],
 )
 def test_a_run_continues(old_folders, tmp_path, name, data_folder, config_name):
-  """From step 10 the run logs the rows that the old run logged."""
+  """From step 10 on, the run logs what the old run logged."""
   run_copy = tmp_path / name
   shutil.copytree(old_folders / name, run_copy)
   shutil.rmtree(run_copy / "checkpoints" / "20")
-  # config.json also has values that the run added to its config.
+  # Take only the keys of the config file from config.json, to which the run
+  # added other keys.
   config = configs.load_defaults(config_name)
   saved_config = json.loads((run_copy / "config.json").read_text())
   for key, section in config.items():
@@ -103,18 +104,19 @@ def test_a_run_continues(old_folders, tmp_path, name, data_folder, config_name):
   if config["init_from"]:
     config["init_from"] = str(old_folders / config["init_from"])
   assert int(train.run(config, str(run_copy)).step) == 20
-  expected_rows = untimed_rows(old_folders / name)
+  expected_lines = untimed_rows(old_folders / name)
   assert (
-    expected_rows[-1]["step"] == 20 and expected_rows[-1]["split"] == "heldout"
+    expected_lines[-1]["step"] == 20
+    and expected_lines[-1]["split"] == "heldout"
   )
-  logged_rows = untimed_rows(run_copy)
-  assert len(logged_rows) == len(expected_rows)
-  for row, expected_row in zip(logged_rows, expected_rows, strict=True):
+  logged_lines = untimed_rows(run_copy)
+  assert len(logged_lines) == len(expected_lines)
+  for line, expected_line in zip(logged_lines, expected_lines, strict=True):
     # The old version did not log the FLOPs.
-    is_new_row = row["split"] == "train" and row["step"] > 10
-    assert ("flops_per_step" in row) == is_new_row
-    row.pop("flops_per_step", None)
-    assert_close_json(row, expected_row, TRAINING_TOLERANCE)
+    is_new_line = line["split"] == "train" and line["step"] > 10
+    assert ("flops_per_step" in line) == is_new_line
+    line.pop("flops_per_step", None)
+    assert_close_json(line, expected_line, TRAINING_TOLERANCE)
 
 
 def test_masks_are_filled_as_before(old_folders, capsys):

@@ -7,7 +7,7 @@ import numpy as np
 
 # The width of the layers of BERT and ALBERT.
 HIDDEN = 12
-# The width of the tables of ALBERT and ELECTRA.
+# The width of the embeddings of ALBERT and ELECTRA.
 EMBEDDING_SIZE = 5
 NUM_HEADS, NUM_LAYERS, MLP = 3, 2, 20
 VOCAB_SIZE, NUM_POSITIONS, NUM_SEGMENTS = 17, 9, 2
@@ -114,8 +114,8 @@ def albert_shapes(groups):
   return shapes | pretraining_shapes(EMBEDDING_SIZE)
 
 
-# ELECTRA's widths: heads are 64 wide, and the generator's MLP is 4 times as
-# wide as its layers.
+# The widths of ELECTRA's two models. A head is 64 wide, and the generator's MLP
+# is 4 times as wide as its layers.
 DISCRIMINATOR_HIDDEN, GENERATOR_HIDDEN = 128, 64
 
 
@@ -154,7 +154,17 @@ def random_arrays(shapes, seed=0):
 
 
 def save_checkpoint(path, name, arrays, has_slots=True):
-  """Writes a TF1 checkpoint; returns names of arrays for training only."""
+  """Writes a TF1 checkpoint.
+
+  Args:
+    path: the folder of the checkpoint.
+    name: the first part of the names of its files.
+    arrays: {name: array} of the parameters.
+    has_slots: True to write the moments of Adam and the step, too.
+
+  Returns:
+    The names of the arrays that only training needs.
+  """
   import tensorflow as tf
 
   extra_arrays = {}
@@ -184,7 +194,7 @@ def write_release(path, arrays, has_slots=False, **changes):
   """Writes a folder like BERT's releases.
 
   Returns:
-    The names of the arrays for training only.
+    The names of the arrays that only training needs.
   """
   extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}

@@ -14,7 +14,8 @@ from tokenizers import AddedToken
 
 from bert_jax.text import added_tokens, open_vocabulary, unigram
 
-# Some token sets each flag. The last token, "a", may be a piece already.
+# Each flag is set by at least one token. The last token, "a", is a piece of
+# some vocabularies already.
 ADDED_TOKENS = (
   AddedToken("covid19", normalized=True),
   AddedToken("[E1]", normalized=False, special=True),
@@ -65,7 +66,7 @@ MODEL_TYPES = {"gpt1": "openai-gpt"}
 
 
 def added_by_id(vocabulary):
-  """Returns {id: added token}. The ids of new tokens follow those of pieces."""
+  """Returns {id: added token}; new tokens get the ids after the last piece."""
   pieces = list(vocabulary.pieces)
   token_by_id = {}
   for token in ADDED_TOKENS:
@@ -110,8 +111,8 @@ def write_model(path, family, declaring_file):
       for i, t in token_by_id.items()
     }
   else:
-    ids_by_content = {token.content: i for i, token in token_by_id.items()}
-    files["added_tokens.json"] = json.dumps(ids_by_content).encode()
+    id_by_content = {token.content: i for i, token in token_by_id.items()}
+    files["added_tokens.json"] = json.dumps(id_by_content).encode()
     special_tokens = {"additional_special_tokens": ["[E1]"]}
     files["special_tokens_map.json"] = json.dumps(special_tokens).encode()
   files["tokenizer_config.json"] = json.dumps(settings).encode()

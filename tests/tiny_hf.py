@@ -1,4 +1,8 @@
-"""Writes folders of transformers, from a table of array names of its own."""
+"""Writes tiny model folders in the format of Hugging Face transformers.
+
+The names and shapes of the arrays are listed here, and are taken neither from
+transformers nor from bert_jax. So tests can compare them with bert_jax.
+"""
 
 import json
 import re
@@ -7,8 +11,8 @@ import numpy as np
 
 from bert_jax.weights import model_folder
 
-# The sizes of the vocabulary, of the hidden states, of the embeddings of ALBERT
-# and ELECTRA, of the MLP and of the position table; the number of layers.
+# EMBEDDING is the width of the embeddings of ALBERT and ELECTRA. VOCAB counts
+# the pieces, and POSITIONS counts the position embeddings.
 VOCAB, HIDDEN, EMBEDDING, MLP, POSITIONS, LAYERS = 20, 8, 4, 12, 10, 2
 _SIZES = dict(
   vocab_size=VOCAB,
@@ -90,15 +94,19 @@ PREFIXES = {
   "distilbert": "distilbert.",
   "gpt": "transformer.",
 }
-# Each line has the name of arrays without ".weight" and ".bias", and the shape
-# of the weight: [outputs, inputs] or [width].
-_TABLES = """
+# Each line of the following strings has a name and a shape. A name stands for
+# two arrays, NAME.weight and NAME.bias, but embeddings have no bias. A name
+# that ends in ".bias" or "score.weight" stands for one array. The shape is that
+# of the weight: [outputs, inputs] or [width]. Its letters stand for sizes: v
+# for VOCAB, d for HIDDEN, e for the width of the embeddings, f for MLP, p for
+# POSITIONS. "I" is the number of a layer.
+_EMBEDDINGS = """
 embeddings.word_embeddings {v},{e}
 embeddings.position_embeddings {p},{e}
 embeddings.token_type_embeddings 2,{e}
 embeddings.LayerNorm {e}
 """
-_LAYER = """
+_BERT_LAYER = """
 encoder.layer.I.attention.self.query {d},{d}
 encoder.layer.I.attention.self.key {d},{d}
 encoder.layer.I.attention.self.value {d},{d}
@@ -108,7 +116,7 @@ encoder.layer.I.intermediate.dense {f},{d}
 encoder.layer.I.output.dense {d},{f}
 encoder.layer.I.output.LayerNorm {d}
 """
-_ALBERT = """
+_ALBERT_LAYER = """
 encoder.embedding_hidden_mapping_in {d},{e}
 encoder.albert_layer_groups.I.albert_layers.0.attention.query {d},{d}
 encoder.albert_layer_groups.I.albert_layers.0.attention.key {d},{d}
@@ -119,7 +127,7 @@ encoder.albert_layer_groups.I.albert_layers.0.ffn {f},{d}
 encoder.albert_layer_groups.I.albert_layers.0.ffn_output {d},{f}
 encoder.albert_layer_groups.I.albert_layers.0.full_layer_layer_norm {d}
 """
-_DISTILBERT = """
+_DISTILBERT_LAYER = """
 transformer.layer.I.attention.q_lin {d},{d}
 transformer.layer.I.attention.k_lin {d},{d}
 transformer.layer.I.attention.v_lin {d},{d}
@@ -130,7 +138,7 @@ transformer.layer.I.ffn.lin2 {d},{f}
 transformer.layer.I.output_layer_norm {d}
 """
 # GPT-1's kernels are [inputs, outputs], and its MLP has the width 4 * HIDDEN.
-_GPT = """
+_GPT_ARRAYS = """
 tokens_embed {v},{d}
 positions_embed {p},{d}
 h.I.attn.c_attn {d},24
@@ -140,16 +148,19 @@ h.I.mlp.c_fc {d},32
 h.I.mlp.c_proj 32,{d}
 h.I.ln_2 {d}
 """
-_ENCODERS = {
-  "bert": _TABLES + _LAYER,
-  "roberta": _TABLES + _LAYER,
-  "albert": _TABLES + _ALBERT,
-  "electra": _TABLES + "embeddings_project {d},{e}\n" + _LAYER,
-  "distilbert": _TABLES.replace("embeddings.token_type_embeddings 2,{e}\n", "")
-  + _DISTILBERT,
-  "gpt": _GPT,
+_ENCODER_ARRAYS = {
+  "bert": _EMBEDDINGS + _BERT_LAYER,
+  "roberta": _EMBEDDINGS + _BERT_LAYER,
+  "albert": _EMBEDDINGS + _ALBERT_LAYER,
+  "electra": _EMBEDDINGS + "embeddings_project {d},{e}\n" + _BERT_LAYER,
+  "distilbert": _EMBEDDINGS.replace(
+    "embeddings.token_type_embeddings 2,{e}\n", ""
+  )
+  + _DISTILBERT_LAYER,
+  "gpt": _GPT_ARRAYS,
 }
-# Class -> the arrays of the class's heads. "+" stands for the encoder's prefix.
+# Name of a class -> the arrays of the class's heads. "+" stands for the prefix
+# of the encoder's arrays.
 HEADS = {
   "BertModel": "+pooler.dense {d},{d}",
   "BertForPreTraining": """+pooler.dense {d},{d}
@@ -196,15 +207,18 @@ classifier 3,{d}""",
 
 
 def family_of(name):
-  """Returns the family of a class of transformers."""
+  """Returns the family of the class of transformers that has this name."""
   class_prefix = re.split("For|Model|LMHead|DoubleHeads", name)[0].lower()
   return {"openaigpt": "gpt"}.get(class_prefix, class_prefix)
 
 
 def array_shapes(name, **sizes):
-  """Returns {name: shape} of all arrays in the file of a class's model.
+  """Returns {array name: shape} of all arrays in a model's file.
 
-  `sizes` replace the letters v, d, e, f and p in the tables above.
+  Args:
+    name: the name of a class of transformers, a key of `HEADS`.
+    **sizes: the numbers for the letters v, d, e, f and p, if they differ from
+      the sizes at the top of this file.
   """
   family = family_of(name)
   has_narrow_embeddings = family in ("albert", "electra")
@@ -218,30 +232,33 @@ def array_shapes(name, **sizes):
     )
     | sizes
   )
-  has_no_head = name.endswith("Model") and family != "gpt"
-  prefix = "" if has_no_head else PREFIXES[family]
-  lines = [prefix + x for x in _ENCODERS[family].split("\n") if x]
-  lines += [x.replace("+", prefix) for x in HEADS[name].split("\n") if x]
-  shape_by_name = {}
+  # In the file of an encoder without heads, the names have no prefix.
+  is_encoder_alone = name.endswith("Model") and family != "gpt"
+  encoder_prefix = "" if is_encoder_alone else PREFIXES[family]
+  lines = [encoder_prefix + x for x in _ENCODER_ARRAYS[family].split("\n") if x]
+  lines += [
+    x.replace("+", encoder_prefix) for x in HEADS[name].split("\n") if x
+  ]
+  shape_by_array_name = {}
   for line in lines:
-    name_in_line, shape = line.format(**sizes).split()
+    array_name_pattern, shape = line.format(**sizes).split()
     shape = tuple(int(n) for n in shape.split(","))
-    for i in range(LAYERS) if ".I." in name_in_line else [0]:
-      array_name = name_in_line.replace(".I.", f".{i}.")
+    for i in range(LAYERS) if ".I." in array_name_pattern else [0]:
+      array_name = array_name_pattern.replace(".I.", f".{i}.")
       if array_name.endswith((".bias", "score.weight")):
-        shape_by_name[array_name] = shape
+        shape_by_array_name[array_name] = shape
         continue
-      shape_by_name[f"{array_name}.weight"] = shape
+      shape_by_array_name[f"{array_name}.weight"] = shape
       if not array_name.endswith(("_embeddings", "_embed")):
         # The outputs are the last axis of GPT-1's kernels.
-        shape_by_name[f"{array_name}.bias"] = (
+        shape_by_array_name[f"{array_name}.bias"] = (
           shape[-1:] if ".c_" in array_name else shape[:1]
         )
-  return shape_by_name
+  return shape_by_array_name
 
 
 def constant_arrays(name):
-  """Returns the arrays of a class; each array is filled with its own number."""
+  """Returns the arrays of a class; array i is filled with the number i."""
   return {
     key: np.full(shape, i + 1, np.float32)
     for i, (key, shape) in enumerate(array_shapes(name).items())
@@ -262,9 +279,9 @@ def write_folder(path, name, arrays=None, drop=(), **options):
 
   Args:
     path: the new folder.
-    name: the class.
-    arrays: {name: array}; None writes `constant_arrays`.
-    drop: the fields that config.json lacks.
+    name: the name of a class of transformers, a key of `HEADS`.
+    arrays: {array name: array}; None writes `constant_arrays`.
+    drop: the fields to leave out of config.json.
     **options: fields of config.json.
   """
   path.mkdir(parents=True)

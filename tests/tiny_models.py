@@ -43,7 +43,10 @@ def _tokenizer_files(family):
 
 
 def delete_digests(path):
-  """Deletes the digests of a folder, so that its files can be changed."""
+  """Deletes the digests of a folder's files.
+
+  Otherwise a changed file would be refused as damaged.
+  """
   config_path = pathlib.Path(path) / "config.json"
   config = json.loads(config_path.read_text())
   del config["sha256"], config["checksum"]
@@ -62,7 +65,7 @@ def write_model(
 ):
   """Writes a converted model with random parameters, and returns its path.
 
-  Its word table has `extra_rows` rows beyond the pieces of the tokenizer.
+  Its word table has `extra_rows` more vectors than the tokenizer has pieces.
   """
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}

@@ -1,4 +1,4 @@
-"""Shrinks published configs to runs of seconds; reads the rows of runs."""
+"""Shrinks published configs to runs of seconds; reads metrics.jsonl."""
 
 import pathlib
 
@@ -23,7 +23,7 @@ SIZES_BY_FAMILY = {
 
 
 def shrink_config(config, folder):
-  """Returns a config with a tiny model and 4 steps; changes its sections."""
+  """Returns a config with a tiny model and 4 steps; changes `config`, too."""
   model, data_section = config["model"], config["data"]
   model |= (
     SIZES | SIZES_BY_FAMILY.get(model["family"], {}) | dict(dtype="float32")
@@ -80,7 +80,8 @@ ALBERT |= {"micro_batches": 2}
 
 ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 
-# Masks are static. The padding id is that of the tests' vocabulary.
+# The masks are static: each example has two copies with fixed masks. The
+# padding id is that of the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
 
 EXTRA_VALUES = {
@@ -114,18 +115,18 @@ def tiny_config(name, path):
 def arrays_of_state(state):
   """Returns {path: array} of a train state."""
   return {
-    jax.tree_util.keystr(k): np.asarray(v)
-    for k, v in jax.tree_util.tree_leaves_with_path(state)
+    jax.tree_util.keystr(path): np.asarray(array)
+    for path, array in jax.tree_util.tree_leaves_with_path(state)
   }
 
 
 def untimed_rows(workdir):
-  """Returns the rows of metrics.jsonl without speeds and waiting times."""
+  """Returns the lines of metrics.jsonl without speeds and waiting times."""
   timing_keys = ("steps_per_second", "tokens_per_second", "mfu")
   timing_keys += ("data_wait", "checkpoint_wait")
-  all_rows = logging.read_rows(f"{workdir}/metrics.jsonl")
+  lines = logging.read_rows(f"{workdir}/metrics.jsonl")
   return [
-    {k: v for k, v in r.items() if k not in timing_keys} for r in all_rows
+    {k: v for k, v in line.items() if k not in timing_keys} for line in lines
   ]
 
 

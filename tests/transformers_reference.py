@@ -145,27 +145,29 @@ class Batch(NamedTuple):
 
 
 def make_batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
-  """Returns name -> batch.
+  """Returns {name: batch}.
 
-  The batches have padded rows, one row, rows of one token, and one row of the
-  largest length.
+  The four batches have: rows with padding, one row, rows of one token, one row
+  of the largest length.
 
   Args:
     reference: the model, whose sizes limit the batches.
     length: the length of the padded rows.
   """
   config = reference.config
-  positions = getattr(config, "max_position_embeddings", None)
-  positions = positions or config.n_positions
+  num_positions = getattr(config, "max_position_embeddings", None)
+  num_positions = num_positions or config.n_positions
   max_length = (
-    positions - 2 if "Roberta" in type(reference).__name__ else positions
+    num_positions - 2
+    if "Roberta" in type(reference).__name__
+    else num_positions
   )
-  pad = config.pad_token_id or 0
+  padding_id = config.pad_token_id or 0
   return {
-    "padded": _batch(config.vocab_size, [length, length // 2, 1], pad),
-    "one row": _batch(config.vocab_size, [min(9, length)], pad),
-    "one token": _batch(config.vocab_size, [1, 1], pad),
-    "longest": _batch(config.vocab_size, [max_length], pad),
+    "padded": _batch(config.vocab_size, [length, length // 2, 1], padding_id),
+    "one row": _batch(config.vocab_size, [min(9, length)], padding_id),
+    "one token": _batch(config.vocab_size, [1, 1], padding_id),
+    "longest": _batch(config.vocab_size, [max_length], padding_id),
   }
 
 
@@ -246,13 +248,13 @@ def module_outputs(
   The key "gradients" has {path: gradient}; it is empty if `gradient` is False.
   """
   module = from_config.build(weights.config)
-  rows, length = batch.ids.shape
+  num_rows, length = batch.ids.shape
   inputs = dict(
     input_ids=jnp.asarray(batch.ids, jnp.int32),
     segment_ids=jnp.asarray(batch.segments, jnp.int32),
     sequence_ids=jnp.asarray(batch.mask, jnp.int32),
-    mlm_positions=jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1)),
-    cls_positions=jnp.zeros((rows, 1), jnp.int32),
+    mlm_positions=jnp.tile(jnp.arange(length, dtype=jnp.int32), (num_rows, 1)),
+    cls_positions=jnp.zeros((num_rows, 1), jnp.int32),
   )
   if model.class_name.startswith(("Roberta", "Distil", "OpenAI")):
     del inputs["segment_ids"]
@@ -263,10 +265,10 @@ def module_outputs(
     return _loss(outputs, batch), outputs
 
   def encode(params):
-    names = ("input_ids", "segment_ids", "sequence_ids")
+    input_names = ("input_ids", "segment_ids", "sequence_ids")
     return module.apply(
       {"params": params},
-      *(inputs.get(name) for name in names),
+      *(inputs.get(name) for name in input_names),
       collect=True,
       method=lambda m, *a, **k: m.encoder(*a, **k),
     )[1]
@@ -327,7 +329,7 @@ def largest_differences(
   """
   reference = make_reference(model, published)
   weights = convert_reference(reference, model.family)
-  largest_by_name = dict.fromkeys(
+  largest_difference_by_name = dict.fromkeys(
     ("hidden", "attention", "logits", "loss"), 0.0
   )
   for name, batch in make_batches(reference, 128 if published else 12).items():
@@ -341,25 +343,27 @@ def largest_differences(
         expected[key].shape,
         outputs[key].shape,
       )
-      largest_by_name[key] = max(
-        largest_by_name[key], float(abs(expected[key] - outputs[key]).max())
+      largest_difference_by_name[key] = max(
+        largest_difference_by_name[key],
+        float(abs(expected[key] - outputs[key]).max()),
       )
     assert len(expected["logits"]) == len(outputs["logits"]) > 0
     for x, y in zip(expected["logits"], outputs["logits"], strict=True):
       assert x.shape == y.shape
-      largest_by_name["logits"] = max(
-        largest_by_name["logits"], float(abs(x - y).max())
+      largest_difference_by_name["logits"] = max(
+        largest_difference_by_name["logits"], float(abs(x - y).max())
       )
     # For rows of one token, GPT-1 has no target, and its loss is NaN.
     if np.isfinite(expected["loss"]):
-      largest_by_name["loss"] = max(
-        largest_by_name["loss"], abs(expected["loss"] - outputs["loss"])
+      largest_difference_by_name["loss"] = max(
+        largest_difference_by_name["loss"],
+        abs(expected["loss"] - outputs["loss"]),
       )
     if outputs["gradients"]:
-      largest_by_name["gradients"] = _gradient_difference(
+      largest_difference_by_name["gradients"] = _gradient_difference(
         reference_gradients(reference, model.family), outputs["gradients"]
       )
-  return largest_by_name
+  return largest_difference_by_name
 
 
 def _gradient_difference(

@@ -128,16 +128,16 @@ def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
 
 
 def test_a_closed_pipe_prints_no_traceback():
-  reader, writer = os.pipe()
-  os.close(reader)
+  reading_end, writing_end = os.pipe()
+  os.close(reading_end)
   process = subprocess.run(
     [sys.executable, "-m", "bert_jax", "config", "configs/quickstart.py"],
-    stdout=writer,
+    stdout=writing_end,
     stderr=subprocess.PIPE,
     text=True,
     cwd=ROOT,
   )
-  os.close(writer)
+  os.close(writing_end)
   assert process.returncode == 1
   message = "error: standard output cannot be written: Broken pipe.\n"
   assert without_progress(process.stderr) == message
@@ -164,8 +164,8 @@ def test_a_verb_imports_no_other_verb():
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
   *_, modules_line, jax_line = process.stdout.splitlines()
-  names = ("errors", "flags", "main", "split_text")
-  assert modules_line == str([f"bert_jax.cli.{name}" for name in names])
+  module_names = ("errors", "flags", "main", "split_text")
+  assert modules_line == str([f"bert_jax.cli.{name}" for name in module_names])
   assert jax_line == "False"
 
 
@@ -243,6 +243,8 @@ def test_every_exception_of_a_thread_is_printed():
   assert "Traceback" in trace and "KeyError: 'a fault'" in trace
 
 
+# After a failed read of a checkpoint, unfinished reads call a closed event
+# loop. Only the first of them prints a line. Other errors keep their traceback.
 def test_a_callback_of_a_closed_loop_prints_only_one_line(
   capsys,
 ):
@@ -286,21 +288,22 @@ def test_later_failed_reads_of_a_checkpoint_print_one_line(module_name, capsys):
   assert capsys.readouterr().err == (line if is_orbax else "")
 
 
-def test_the_installed_script_is_the_same_command():
+def test_the_installed_script_runs_bert_jax():
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   assert project["scripts"] == {"bert_jax": "bert_jax.cli.main:main"}
   process = run_module("bert_jax", "--help")
   assert process.returncode == 0 and process.stdout == overview() + "\n"
 
 
+# Importing the trainer takes seconds, so a `Watch` says what is going on.
 def test_train_watches_its_imports(monkeypatch, tmp_path):
-  actions, verb = [], load_verb("train")
+  watched_actions, verb_module = [], load_verb("train")
 
   def record_watch(action, write):
-    actions.append(action)
+    watched_actions.append(action)
     return contextlib.nullcontext()
 
-  monkeypatch.setattr(verb, "Watch", record_watch)
+  monkeypatch.setattr(verb_module, "Watch", record_watch)
   monkeypatch.setattr(train, "run", lambda config, workdir: None)
   execute(["train", "--config", "bert:tiny", "--workdir", str(tmp_path)])
-  assert actions == ["importing the trainer"]
+  assert watched_actions == ["importing the trainer"]

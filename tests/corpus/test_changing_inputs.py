@@ -18,15 +18,15 @@ CHANGED_MESSAGE = r"a\.(txt|tsv|jsonl) was changed while it was read"
 
 
 def append_text(path):
-  with pathlib.Path(path).open("a") as f:
-    f.write("more\n")
+  with pathlib.Path(path).open("a") as file:
+    file.write("more\n")
 
 
 def overwrite_half(path):
   """Overwrites the first half of the file. The size of the file stays."""
   size = pathlib.Path(path).stat().st_size
-  with pathlib.Path(path).open("r+") as f:
-    f.write("x" * (size // 2))
+  with pathlib.Path(path).open("r+") as file:
+    file.write("x" * (size // 2))
 
 
 def replace_file(path):
@@ -62,11 +62,11 @@ def change_while_reading(monkeypatch, change, reading_number=1):
     reading_number: the number of the reading, from 1, in which the file is
       changed, after its first document.
   """
-  read_file, paths_read = sources.read_file, []
+  original_read_file, paths_read = sources.read_file, []
 
   def read(path, *arguments):
     paths_read.append(path)
-    for i, record in enumerate(read_file(path, *arguments)):
+    for i, record in enumerate(original_read_file(path, *arguments)):
       yield record
       if i == 0 and len(paths_read) == reading_number:
         change(path)

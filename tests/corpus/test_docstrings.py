@@ -1,4 +1,4 @@
-"""Tests how prose is taken from docstrings of examples and packages."""
+"""Tests how the input `docstrings` takes prose from docstrings of modules."""
 
 import re
 import subprocess
@@ -83,7 +83,7 @@ def test_prose_of_google_docstrings():
   ]
 
 
-def test_docstrings_of_a_module_have_its_order(tmp_path):
+def test_docstrings_come_in_the_order_of_the_module(tmp_path):
   path = tmp_path / "module.py"
   path.write_text(
     '"""The module."""\n'

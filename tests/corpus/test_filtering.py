@@ -89,7 +89,9 @@ def document_and_word_counts(*names: str) -> dict[str, int]:
   return {"documents": len(names), "words": words}
 
 
-def test_each_filter_drops_and_counts(tmp_path, vocab_path, run_in_one_process):
+def test_each_filter_drops_its_documents_and_counts_them(
+  tmp_path, vocab_path, run_in_one_process
+):
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
 
   def count_dropped(**filters) -> dict[str, dict[str, int]]:
@@ -199,11 +201,15 @@ def test_filters_keep_the_sentences_of_documents(
     np.testing.assert_array_equal(filtered_array, clean_array)
 
 
+# Returns 40 different texts, some of them twice or with a near copy, in random
+# order.
 def many_texts() -> list[str]:
   rng = random.Random(0)
   texts = []
-  for k in range(40):
-    words = list(range(1000 * k, 1000 * k + rng.randint(2, 60)))
+  for text_number in range(40):
+    words = list(
+      range(1000 * text_number, 1000 * text_number + rng.randint(2, 60))
+    )
     texts += [text_of_words(*words)] * rng.randint(1, 2)
     texts += [text_of_words(*words[:-1])] * rng.randint(0, 1)
   rng.shuffle(texts)
@@ -236,11 +242,11 @@ def test_an_interrupted_pass_continues(
   path = write_jsonl(tmp_path / "in.jsonl", many_texts())
   uninterrupted_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(path, vocab_path, uninterrupted_output, filters=ALL_FILTERS)
-  original_judge, calls = filters_module._EarlierDocuments.judge, []
+  original_judge, judged_rows = filters_module._EarlierDocuments.judge, []
 
   def interrupt(self, row):
-    calls.append(row)
-    if len(calls) in (30, 70):
+    judged_rows.append(row)
+    if len(judged_rows) in (30, 70):
       raise KeyboardInterrupt
     return original_judge(self, row)
 
@@ -250,9 +256,11 @@ def test_an_interrupted_pass_continues(
       prepare.prepare(
         path, vocab_path, output, filters=ALL_FILTERS, save_seconds=0
       )
-    # Bytes that were written after the last save must be dropped.
-    path_of_rows = pathlib.Path(f"{output}.partial", filters_module.ROWS_FILE)
-    with path_of_rows.open("ab") as f:
+    # `prepare` must delete bytes that were written after the last save.
+    path_of_verdicts = pathlib.Path(
+      f"{output}.partial", filters_module.ROWS_FILE
+    )
+    with path_of_verdicts.open("ab") as f:
       f.write(b"torn")
   with pytest.raises(ValueError, match=r"min_words was 5, is None"):
     prepare.prepare(
@@ -263,7 +271,7 @@ def test_an_interrupted_pass_continues(
   assert "filters: going on after" in capfd.readouterr().err
   # Documents with fewer than five words are dropped before they are compared.
   num_judged = sum(len(t.split()) >= 5 for t in many_texts())
-  assert num_judged < len(calls) < num_judged + 30
+  assert num_judged < len(judged_rows) < num_judged + 30
   assert contents_of(output) == contents_of(uninterrupted_output)
 
 
@@ -273,11 +281,11 @@ def test_a_finished_pass_is_not_repeated(
   path = write_jsonl(tmp_path / "in.jsonl", many_texts())
   uninterrupted_output, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(path, vocab_path, uninterrupted_output, filters=ALL_FILTERS)
-  original_append, calls = prepare.SplitWriter.append, []
+  original_append, appended_splits = prepare.SplitWriter.append, []
 
   def interrupt(self, split, documents):
-    calls.append(split)
-    if len(calls) == 10:
+    appended_splits.append(split)
+    if len(appended_splits) == 10:
       raise KeyboardInterrupt
     original_append(self, split, documents)
 
@@ -285,6 +293,7 @@ def test_a_finished_pass_is_not_repeated(
   arguments = {"filters": ALL_FILTERS, "save_seconds": 0}
   with pytest.raises(KeyboardInterrupt):
     prepare.prepare(path, vocab_path, output, **arguments)
+  # A second pass of the filters would call this function.
   monkeypatch.setattr(filters_module, "make_judge", None)
   prepare.prepare(path, vocab_path, output, **arguments)
   assert contents_of(output) == contents_of(uninterrupted_output)
@@ -307,9 +316,9 @@ def test_an_existing_folder_with_other_filters_is_refused(
     with pytest.raises(ValueError, match=message):
       prepare.prepare(path, vocab_path, output, filters=other_filters)
   # The fingerprint differs even if the added filter drops nothing.
-  with_min_words = base_filters._replace(min_words=2)
+  filters_with_min_words = base_filters._replace(min_words=2)
   other_meta = prepare.prepare(
-    path, vocab_path, str(tmp_path / "other"), filters=with_min_words
+    path, vocab_path, str(tmp_path / "other"), filters=filters_with_min_words
   )
   assert other_meta["splits"] == meta["splits"]
   assert other_meta["fingerprint"] != meta["fingerprint"]
@@ -378,14 +387,19 @@ def test_bad_filters_are_refused(
     "--output",
     tmp_path / "out",
   ]
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as exit_info:
     run_prepare(*file_flags, *arguments.split())
-  assert e.value.code.startswith("error: ") and message in e.value.code
-  assert "\n" not in e.value.code
+  assert (
+    exit_info.value.code.startswith("error: ")
+    and message in exit_info.value.code
+  )
+  assert "\n" not in exit_info.value.code
   assert names_in(tmp_path) == names_before
 
 
-def test_near_duplicates_need_datasketch(vocab_path, monkeypatch):
+def test_near_duplicates_need_datasketch_and_forms_must_be_known(
+  vocab_path, monkeypatch
+):
   monkeypatch.setitem(sys.modules, "datasketch", None)
   message = r"near-duplicates needs the package datasketch; run `pip install"
   with pytest.raises(ValueError, match=message):
@@ -419,17 +433,17 @@ def test_a_file_that_changes_between_passes_is_refused(
 def test_a_data_set_that_changes_between_passes_is_refused(
   tmp_path, vocab_path, run_in_one_process, monkeypatch, change
 ):
-  """Some inputs, such as a data set, are no file that can be watched.
+  """A data set is no file whose changes can be seen.
 
   So each pass counts the documents, and two different counts are an error.
   """
   path = write_jsonl(tmp_path / "in.jsonl", TEXT_BY_NAME.values())
-  read_records, counts_of_passes = sources.read_records, []
+  read_records, count_by_pass = sources.read_records, []
 
   def read_changed_records(text_sources):
     records = list(read_records(text_sources))
-    counts_of_passes.append(len(records))
-    if len(counts_of_passes) == 2:
+    count_by_pass.append(len(records))
+    if len(count_by_pass) == 2:
       records = records[:change] if change < 0 else [*records, records[0]]
     return iter(records)
 
@@ -442,4 +456,4 @@ def test_a_data_set_that_changes_between_passes_is_refused(
     prepare.prepare(
       path, vocab_path, str(tmp_path / "out"), filters=ALL_FILTERS
     )
-  assert counts_of_passes == [total] * 2 and not (tmp_path / "out").exists()
+  assert count_by_pass == [total] * 2 and not (tmp_path / "out").exists()

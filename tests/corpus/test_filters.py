@@ -1,4 +1,4 @@
-"""Tests filters of documents; compares what they measure with exact values."""
+"""Tests that filters measure documents rightly, by exact calculations."""
 
 import random
 import tracemalloc
@@ -79,7 +79,7 @@ def test_digests_ignore_only_white_space():
 
 def test_sketches_estimate_the_jaccard_index():
   empty_sketch = filters.empty_sketch()
-  differences = []
+  errors_of_estimates = []
   for num_shared_words in range(20, 400, 20):
     texts = (
       text_of_words(*range(400)),
@@ -89,12 +89,12 @@ def test_sketches_estimate_the_jaccard_index():
       filters.make_sketch(empty_sketch, filters.hash_shingles(text.split()))
       for text in texts
     ]
-    estimate = np.mean(sketches[0] == sketches[1])
-    differences.append(estimate - jaccard(*texts))
+    estimated_index = np.mean(sketches[0] == sketches[1])
+    errors_of_estimates.append(estimated_index - jaccard(*texts))
   # A sketch has 128 values, so the standard deviation is at most
   # sqrt(1 / 4 / 128) = 0.044.
-  assert np.sqrt(np.mean(np.square(differences))) < 0.05
-  assert abs(np.mean(differences)) < 0.03
+  assert np.sqrt(np.mean(np.square(errors_of_estimates))) < 0.05
+  assert abs(np.mean(errors_of_estimates)) < 0.03
   assert empty_sketch.is_empty()
 
 
@@ -107,7 +107,7 @@ def test_only_copies_above_the_threshold_are_found():
     assert share == 0.25 and rows["words"] == len(text.split())
     return earlier.judge(rows[0])
 
-  verdicts = {}
+  verdicts_by_interval = {}
   for number in range(60):
     words = list(range(1000 * number, 1000 * number + 300))
     text = text_of_words(*words)
@@ -119,17 +119,23 @@ def test_only_copies_above_the_threshold_are_found():
         for i, word_number in enumerate(words)
       ]
       changed_text = text_of_words(*changed_words)
-      verdicts.setdefault(interval, []).append(verdict(changed_text))
+      verdicts_by_interval.setdefault(interval, []).append(
+        verdict(changed_text)
+      )
       similarity = jaccard(text, changed_text)
       assert similarity > 0.89 if interval == 100 else similarity < 0.54
-  near_code = filters.DROPPING_FILTERS.index("near_duplicates") + 1
-  assert set(verdicts[100]) == {near_code} and set(verdicts[16]) == {0}
+  # A verdict is 0 for a kept document. Otherwise it is the number of the filter
+  # that dropped the document, counted from 1.
+  near_copy_verdict = filters.DROPPING_FILTERS.index("near_duplicates") + 1
+  assert set(verdicts_by_interval[100]) == {near_copy_verdict} and set(
+    verdicts_by_interval[16]
+  ) == {0}
   # A document without words is never a copy.
   assert [verdict("| |"), verdict("| |")] == [0, 0]
   # Texts of fewer than five words are compared as a whole.
   assert [verdict("Ah, so!"), verdict("ah so"), verdict("ah no")] == [
     0,
-    near_code,
+    near_copy_verdict,
     0,
   ]
 

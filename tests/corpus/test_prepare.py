@@ -65,7 +65,7 @@ def vocab_path(tmp_path):
 
 
 def build_splits(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
-  """Builds both splits in memory, one document at a time."""
+  """Builds the corpora of both splits in memory, one document at a time."""
   tokenizer = wordpiece.build(PIECES)
   documents = {"train": [], "validation": []}
   for document in sources.read_documents(inputs):
@@ -148,11 +148,13 @@ def test_after_kills_the_output_has_the_bytes_of_a_whole_run(
   script.write_text(PREPARE_SCRIPT)
   command = [sys.executable, str(script), text_path, vocab_path, output]
   root = pathlib.Path(bert_jax.__file__).parent.parent
-  options = {"env": {**os.environ, "PYTHONPATH": str(root)}}
+  process_options = {"env": {**os.environ, "PYTHONPATH": str(root)}}
   num_killed = 0
-  for num_records in (0, 60, 120):
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
-    wait_for_records(process, output, num_records)
+  for num_records_before_kill in (0, 60, 120):
+    process = subprocess.Popen(
+      command, stderr=subprocess.DEVNULL, **process_options
+    )
+    wait_for_records(process, output, num_records_before_kill)
     pids = child_pids(process.pid)
     process.kill()
     process.wait()
@@ -165,11 +167,13 @@ def test_after_kills_the_output_has_the_bytes_of_a_whole_run(
     if pathlib.Path(output).exists():
       break
     num_killed += 1
-    # Bytes that were written after the last save must be dropped.
+    # `prepare` must delete bytes that were written after the last save.
     with pathlib.Path(output + ".partial/train.tokens").open("ab") as f:
       f.write(b"torn")
   assert num_killed
-  process = subprocess.run(command, capture_output=True, text=True, **options)
+  process = subprocess.run(
+    command, capture_output=True, text=True, **process_options
+  )
   assert process.returncode == 0, process.stderr
   if num_killed == 3:
     assert "going on after" in process.stderr
@@ -224,15 +228,17 @@ def test_stopped_run_says_that_it_can_be_continued(
   # still starts when its parent ends would print a traceback.
   wait_for_records(process, output, 1)
   process.send_signal(stop_signal)
-  _, errors = process.communicate()
+  _, error_output = process.communicate()
   assert process.returncode == 1
-  assert without_progress(errors) == (
+  assert without_progress(error_output) == (
     "stopped; the same command continues where it stopped.\n"
   )
   with pytest.raises(ValueError, match="there is no prepared folder"):
     reader.open_prepared(output)
 
 
+# Documents whose hash is below a threshold are held out. `prepare` finds that
+# the first threshold leaves a split empty, so it starts again with another one.
 def test_an_interruption_at_a_new_threshold_leaves_no_empty_split(
   tmp_path, vocab_path, monkeypatch
 ):
@@ -253,11 +259,13 @@ def test_an_interruption_at_a_new_threshold_leaves_no_empty_split(
   monkeypatch.undo()
   meta = prepare.prepare(str(path), vocab_path, output, heldout=0.001)
   # No split is empty, and the two copies are in one split.
-  documents = [meta["splits"][s]["documents"] for s in reader.SPLITS]
-  assert sorted(documents) == [1, 2]
+  document_counts = [meta["splits"][s]["documents"] for s in reader.SPLITS]
+  assert sorted(document_counts) == [1, 2]
 
 
 @pytest.mark.parametrize("heldout", [0.0, 0.005, 0.999999])
+# If a split is empty, the documents are divided again. Copies of one document
+# cannot be divided.
 def test_splits_of_a_small_corpus(tmp_path, vocab_path, heldout, capfd):
   path = tmp_path / "text.txt"
   path.write_text(make_text(5))
@@ -267,10 +275,14 @@ def test_splits_of_a_small_corpus(tmp_path, vocab_path, heldout, capfd):
   )
   assert reader.open_prepared(tmp_path / "out").meta == meta
   num_heldout = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
-  first_split = {0.0: "", 0.005: "5 to train on, 0", 0.999999: "0 to train on"}
+  message_by_heldout = {
+    0.0: "",
+    0.005: "5 to train on, 0",
+    0.999999: "0 to train on",
+  }
   err = capfd.readouterr().err
   assert ("divided again" in err) == (heldout > 0)
-  assert first_split[heldout] in err
+  assert message_by_heldout[heldout] in err
   assert meta["splits"]["validation"]["documents"] == num_heldout
   assert meta["splits"]["train"]["documents"] == 5 - num_heldout
   for content, count, description in (
@@ -311,12 +323,14 @@ def test_splits_of_a_small_corpus(tmp_path, vocab_path, heldout, capfd):
 def test_the_advice_leaves_out_the_format_of_the_text(
   format, end, tmp_path, vocab_path, capfd
 ):
-  separators = {"bert": "\n\n", "text_lines": "\n"}
-  words = [f"word{i}." for i in range(4)]
+  separator_by_format = {"bert": "\n\n", "text_lines": "\n"}
+  one_word_sentences = [f"word{i}." for i in range(4)]
   if format == "jsonl":
-    text = "".join(json.dumps({"text": word}) + "\n" for word in words)
+    text = "".join(
+      json.dumps({"text": word}) + "\n" for word in one_word_sentences
+    )
   else:
-    text = separators[format].join(words) + "\n"
+    text = separator_by_format[format].join(one_word_sentences) + "\n"
   (tmp_path / "text").write_text(text)
   prepare.prepare(
     str(tmp_path / "text"),
@@ -326,8 +340,10 @@ def test_the_advice_leaves_out_the_format_of_the_text(
     heldout=0,
   )
   lines = capfd.readouterr().err.splitlines()
-  (line,) = [line for line in lines if "next sentence" in line]
-  assert line == (
+  (warning_line,) = [
+    warning_line for warning_line in lines if "next sentence" in warning_line
+  ]
+  assert warning_line == (
     "warning: 100% of the documents are one sentence, so there is no next"
     f" sentence in them{end}"
   )
@@ -340,13 +356,15 @@ def test_a_warning_about_long_sentences_advises_only_in_bert_format():
     num_single_sentence_documents=0,
     num_documents=1,
   )
-  start = "warning: a sentence has 101 tokens on average, which is long"
+  start_of_warning = (
+    "warning: a sentence has 101 tokens on average, which is long"
+  )
   for formats, end in (
     ({"bert"}, "; if it is plain text, give --format: text (each file is"),
     ({"text_lines"}, "."),
   ):
-    _, line = text_sizes.statistics_lines("train", statistics, formats)
-    assert line.startswith(start + end)
+    _, warning_line = text_sizes.statistics_lines("train", statistics, formats)
+    assert warning_line.startswith(start_of_warning + end)
 
 
 def test_other_options_or_inputs_are_refused_for_an_old_folder(
@@ -453,16 +471,16 @@ def test_unknown_words_are_reported(tmp_path, vocab_path):
 
 def test_a_killed_worker_is_reported():
   with pytest.raises(ChildProcessError, match="exit code 7"):
-    list(tokenize.ordered_map(_exit_at_start, (7,), range(3), 2))
+    list(tokenize.ordered_map(_exit_with_code, (7,), range(3), 2))
   with pytest.raises(ZeroDivisionError):
-    list(tokenize.ordered_map(_make_divide_by, (), range(3), 2))
+    list(tokenize.ordered_map(_make_inverse_function, (), range(3), 2))
 
 
-def _exit_at_start(code: int):
+def _exit_with_code(code: int):
   os._exit(code)
 
 
-def _make_divide_by():
+def _make_inverse_function():
   return lambda x: 1 // x
 
 

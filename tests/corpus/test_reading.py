@@ -48,16 +48,17 @@ def measure_reading(path, format: str) -> tuple[int, int, int]:
   """
   tracemalloc.start()
   try:
-    num_chars = longest = 0
-    for raw in sources.read_file(str(path), format, "strict"):
-      num_chars += len(raw.text)
-      longest = max(longest, len(raw.text))
-    return num_chars, longest, tracemalloc.get_traced_memory()[1]
+    num_chars = longest_length = 0
+    for raw_document in sources.read_file(str(path), format, "strict"):
+      num_chars += len(raw_document.text)
+      longest_length = max(longest_length, len(raw_document.text))
+    return num_chars, longest_length, tracemalloc.get_traced_memory()[1]
   finally:
     tracemalloc.stop()
 
 
-# Text -> how often a file repeats the text.
+# A text -> how often a file of one line repeats it. The last one is a file of
+# empty lines.
 NUM_REPEATS_BY_TEXT = {
   "word ": 2**20,
   "x": 2**20,
@@ -84,16 +85,16 @@ def test_memory_does_not_grow_with_a_line(
   path = write_file(
     tmp_path / f"a.txt{suffix}", COMPRESSORS[suffix](text.encode())
   )
-  num_chars, longest, peak = measure_reading(path, format)
+  num_chars, longest_length, peak_bytes = measure_reading(path, format)
   if repeated_text.isspace():
     assert num_chars == 0
   else:
     # A text that is cut into documents has additional newlines.
     assert len(text) <= num_chars <= len(text) * 1.01
-  assert longest <= 2 * lines.MAX_CHARS + 1
+  assert longest_length <= 2 * lines.MAX_CHARS + 1
   # The memory holds blocks of the file, a few copies of a document, and a
   # decompressor. The whole text would need over 1 MB.
-  assert peak < 8e5
+  assert peak_bytes < 8e5
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
@@ -250,21 +251,23 @@ def test_each_format_of_plain_text_gives_its_documents(tmp_path):
 
 def test_each_input_may_have_its_format(tmp_path):
   text = "One here. Two there.\n\nThird document.\n"
-  a, b = (write_file(tmp_path / name, text) for name in ("a.txt", "b.txt"))
+  path_a, path_b = (
+    write_file(tmp_path / name, text) for name in ("a.txt", "b.txt")
+  )
   bert_documents = [["One here. Two there."], ["Third document."]]
-  two_inputs = [f"text_blocks:{a}", str(b)]
+  two_inputs = [f"text_blocks:{path_a}", str(path_b)]
   assert read_documents(two_inputs) == EXPECTED_DOCUMENTS + bert_documents
   assert read_documents(two_inputs, format="text") == [
     *EXPECTED_DOCUMENTS,
     EXPECTED_DOCUMENTS[0] + EXPECTED_DOCUMENTS[1],
   ]
-  text_sources = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
+  text_sources = sources.find_sources(f"bert:{path_a},text:{tmp_path}/b*")
   assert [(s.name, s.format) for s in text_sources] == [
-    (str(a), "bert"),
-    (str(b), "text"),
+    (str(path_a), "bert"),
+    (str(path_b), "text"),
   ]
   with pytest.raises(ValueError, match="there is no file words:.*, and"):
-    read_documents(f"words:{a}")
+    read_documents(f"words:{path_a}")
 
 
 @pytest.mark.parametrize(
@@ -341,9 +344,12 @@ class TestParquet:
       ValueError, match=r"a\.parquet is not a readable Parquet"
     ):
       read_documents(path)
-    begin = content.index(b"Text 4000000")  # Group 3 begins here.
-    end = begin + 20000
-    write_file(path, content[:begin] + b"\xff" * 20000 + content[end:])
+    begin_of_damage = content.index(b"Text 4000000")  # Group 3 begins here.
+    end_of_damage = begin_of_damage + 20000
+    write_file(
+      path,
+      content[:begin_of_damage] + b"\xff" * 20000 + content[end_of_damage:],
+    )
     with pytest.raises(ValueError, match=r"a\.parquet is .*row 2\d\d\d\b"):
       read_documents(path)
 
@@ -369,8 +375,9 @@ class TestParquet:
     for num_rows, size in ((1000, 10), (20, 2**20)):
       texts = [f"{i} " + "x" * size for i in range(num_rows)]
       self.write(path, texts, use_dictionary=False, compression="none")
-      group = self.pq.read_metadata(path).row_group(0)
-      rows_per_batch = parquet._rows_per_batch(group)
+      # A batch has at most 8 rows, and fewer if they are large.
+      row_group = self.pq.read_metadata(path).row_group(0)
+      rows_per_batch = parquet._rows_per_batch(row_group)
       assert rows_per_batch == (8 if size == 10 else 3)
       assert [raw.text for raw in read_raw(path, "parquet")] == texts
 
@@ -395,11 +402,19 @@ def test_too_little_memory_is_a_sentence(
     raise MemoryError
 
   monkeypatch.setattr(lines, "read_lines", raise_memory_error)
-  argv = [command, "--input", str(path), "--output", str(tmp_path / "out")]
-  argv += ["--vocab", f"{tmp_path}/v.txt"] if command == "prepare" else []
-  argv += ["--size", "100"] if command == "vocab" else []
+  arguments_of_command = [
+    command,
+    "--input",
+    str(path),
+    "--output",
+    str(tmp_path / "out"),
+  ]
+  arguments_of_command += (
+    ["--vocab", f"{tmp_path}/v.txt"] if command == "prepare" else []
+  )
+  arguments_of_command += ["--size", "100"] if command == "vocab" else []
   with pytest.raises(SystemExit) as exit_info:
-    execute(argv)
+    execute(arguments_of_command)
   message = str(exit_info.value)
   assert message.startswith(f"error: {path}: there is too little memory")
   assert sentence in message

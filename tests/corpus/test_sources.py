@@ -262,5 +262,5 @@ def test_the_share_of_the_input_that_was_read_grows_to_one(tmp_path):
 def test_two_flags_input_add_their_files():
   parser = flags.Parser("bert_jax")
   flags.add_text(parser)
-  args = parser.parse(["--input", "a", "b", "--input", "c"])
-  assert args.input == ["a", "b", "c"]
+  parsed_flags = parser.parse(["--input", "a", "b", "--input", "c"])
+  assert parsed_flags.input == ["a", "b", "c"]

@@ -133,10 +133,10 @@ def test_memory_sizes_are_read_from_messages_of_the_compiler():
   [
     ("v2:3x3", "v2:2x2"),
     ("V4:2X2X4", "v4:2x2x4"),
-    ("v4:4x4", "v4:2x2x4"),  # 16 chips
+    ("v4:4x4", "v4:2x2x4"),  # both have 16 chips
     ("v5lite:4x4", "v5e:4x4"),
-    ("v3-32", "v3:4x4"),  # cores
-    ("v5litepod-16", "v5e:4x4"),  # chips
+    ("v3-32", "v3:4x4"),  # the number counts cores, of which a chip has two
+    ("v5litepod-16", "v5e:4x4"),  # the number counts chips
     ("v6e", "v6e:2x2"),
     ("", "v6e:2x2"),
   ],
@@ -178,10 +178,11 @@ SMALL_CONFIG = dict(
 
 
 def replace_compiler(monkeypatch, does_fit):
-  """Replaces `compile_step`; returns a list of the settings that it was given.
+  """Replaces `compile_step`, and returns the list of the settings it gets.
 
-  `does_fit` takes the settings and says if they fit; if it returns None, the
-  replaced function raises ValueError.
+  `does_fit` takes the settings as keywords. It returns True if the program fits
+  into the memory, False if it does not, and None to make `compile_step` raise
+  ValueError.
   """
   tried_settings = []
 
@@ -325,9 +326,9 @@ def test_a_missing_compiler_is_named(monkeypatch):
 
 def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-  with pytest.raises(ValueError) as e:
+  with pytest.raises(ValueError) as error:
     topologies.devices_of_slice("v9:4x4")
-  assert str(e.value) == (
+  assert str(error.value) == (
     "--topology=v9:4x4 is not a slice; did you mean v4:2x2x4? The generations"
     " are v2, v3, v4, v5e, v5p, v6e; the slices of v4 are 2x2x1, 2x2x2, 2x2x4,"
     " 2x4x4, 4x4x4, 4x4x8, 4x8x8."
@@ -422,9 +423,7 @@ def test_attention_in_a_kernel_needs_less_memory():
 @needs_libtpu
 @pytest.mark.slow
 def test_base_fits_the_published_slice():
-  """Only phase 2 is compiled. Its rows are longer than those of phase 1, so it
-  needs more memory.
-  """
+  """Only phase 2 is compiled: its rows are longer, so it needs more memory."""
   run_compile("v2:4x4", 2)
 
 

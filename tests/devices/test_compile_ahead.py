@@ -17,7 +17,7 @@ def make_shapes(length):
   return {k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in batch.items()}
 
 
-def test_each_length_is_compiled_once_ahead_or_when_it_comes():
+def test_each_length_is_compiled_once_in_the_background_or_at_its_first_call():
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   traced_shapes = []
 
@@ -26,7 +26,9 @@ def test_each_length_is_compiled_once_ahead_or_when_it_comes():
     assert not jax.sharding.get_abstract_mesh().empty
     return weight * batch["sequence_ids"].sum() + jax.random.uniform(key)
 
-  function = compile_ahead.CompiledAhead(sharding.jit(step), 1, mesh)
+  function = compile_ahead.CompiledAhead(
+    sharding.jit(step), batch_index=1, mesh=mesh
+  )
   key, weight = jax.random.key(0), jnp.float32(2.0)
   with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     for length in (4, 8, 4):
@@ -44,7 +46,9 @@ def test_an_error_in_the_background_is_raised_by_the_call():
   def step(batch):
     raise ValueError("length 4 is over 2.")
 
-  function = compile_ahead.CompiledAhead(sharding.jit(step), 0, mesh)
+  function = compile_ahead.CompiledAhead(
+    sharding.jit(step), batch_index=0, mesh=mesh
+  )
   with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     function.begin_compilation(pool, make_shapes(4))
     with pytest.raises(ValueError, match="over 2"):

@@ -89,10 +89,10 @@ def start_processes(
     devices_per_process: the number of devices of each process.
     code: Python code that runs instead of `-m bert_jax`.
   """
-  main = ["-c", code, "train"] if code else ["-m", "bert_jax", "train"]
+  program_flags = ["-c", code, "train"] if code else ["-m", "bert_jax", "train"]
   command = [
     sys.executable,
-    *main,
+    *program_flags,
     f"--config={folder / 'config.py'}",
     f"--workdir={workdir}",
     f"--config.data.path={folder / 'prepared'}",
@@ -135,12 +135,16 @@ def wait_for_outputs(processes, code=0):
   # Read the outputs of all processes at the same time. Otherwise a process with
   # a full pipe would wait for its reader, and all processes would wait for it.
   with futures.ThreadPoolExecutor(len(processes)) as pool:
-    reads = [pool.submit(p.communicate, timeout=240) for p in processes]
-    _, unfinished = futures.wait(reads, return_when=futures.FIRST_EXCEPTION)
+    output_futures = [
+      pool.submit(p.communicate, timeout=240) for p in processes
+    ]
+    _, unfinished = futures.wait(
+      output_futures, return_when=futures.FIRST_EXCEPTION
+    )
     if unfinished:
       for process in processes:
         process.kill()
-    outputs = [read.result() for read in reads]
+    outputs = [read.result() for read in output_futures]
   text = "\n".join(text for output in outputs for text in output)
   assert [p.returncode for p in processes] == [code] * len(outputs), text
   return outputs
@@ -164,16 +168,16 @@ def read_arrays(workdir, step):
   with ocp.PyTreeCheckpointer() as reader:
     tree = reader.metadata(path).item_metadata.tree
     as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-    args = jax.tree.map(lambda _: as_numpy, tree)
-    restored = reader.restore(path, restore_args=args)
+    restore_args = jax.tree.map(lambda _: as_numpy, tree)
+    restored_tree = reader.restore(path, restore_args=restore_args)
   return {
     jax.tree_util.keystr(name): array
-    for name, array in jax.tree_util.tree_leaves_with_path(restored)
+    for name, array in jax.tree_util.tree_leaves_with_path(restored_tree)
   }
 
 
 def assert_close_runs(first_run, second_run):
-  """Checks that two runs log equal rows, and have equal last checkpoints.
+  """Checks that two runs log the same and have equal last checkpoints.
 
   Numbers may differ by 1e-5, and gradient norms by a factor of 1 + 1e-4.
   """
@@ -182,30 +186,32 @@ def assert_close_runs(first_run, second_run):
     == len(untimed_rows(second_run))
     == TOTAL_STEPS + 2
   )
-  for a, b in zip(
+  for first_line, second_line in zip(
     untimed_rows(first_run), untimed_rows(second_run), strict=True
   ):
-    assert a.keys() == b.keys()
-    for key, number in a.items():
+    assert first_line.keys() == second_line.keys()
+    for key, number in first_line.items():
       if key == "grad_norm":
-        assert b[key] == pytest.approx(number, rel=1e-4), (
-          a["step"],
+        assert second_line[key] == pytest.approx(number, rel=1e-4), (
+          first_line["step"],
           key,
         )
       elif isinstance(number, float):
-        assert b[key] == pytest.approx(number, abs=1e-5), (
-          a["step"],
+        assert second_line[key] == pytest.approx(number, abs=1e-5), (
+          first_line["step"],
           key,
         )
       else:
-        assert b[key] == number
-  a, b = (
+        assert second_line[key] == number
+  first_arrays, second_arrays = (
     read_arrays(first_run, TOTAL_STEPS),
     read_arrays(second_run, TOTAL_STEPS),
   )
-  assert a.keys() == b.keys() and len(a) > 60
-  for name, array in a.items():
-    np.testing.assert_allclose(b[name], array, atol=1e-5, err_msg=name)
+  assert first_arrays.keys() == second_arrays.keys() and len(first_arrays) > 60
+  for name, array in first_arrays.items():
+    np.testing.assert_allclose(
+      second_arrays[name], array, atol=1e-5, err_msg=name
+    )
 
 
 def lines_without_gloo(output):
@@ -291,7 +297,7 @@ def stopped_run(folder, tmp_path_factory):
 def test_sigterm_to_one_process_stops_all(
   folder, stopped_run, two_process_run, tmp_path, num_processes
 ):
-  """The run continues with 1, 2 or 4 processes."""
+  """The stopped run then continues with 1, 2 or 4 processes to the end."""
   workdir, step = stopped_run
   assert 2 <= step < TOTAL_STEPS
   run = tmp_path / "run"
@@ -301,12 +307,12 @@ def test_sigterm_to_one_process_stops_all(
   assert_close_runs(two_process_run, run)
   if num_processes == 2:
     assert untimed_rows(run) == untimed_rows(two_process_run)
-    a, b = (
+    expected_arrays, actual_arrays = (
       read_arrays(two_process_run, TOTAL_STEPS),
       read_arrays(run, TOTAL_STEPS),
     )
-    for name, array in a.items():
-      np.testing.assert_array_equal(b[name], array, err_msg=name)
+    for name, array in expected_arrays.items():
+      np.testing.assert_array_equal(actual_arrays[name], array, err_msg=name)
 
 
 FAILING_PROGRAM = """
@@ -336,9 +342,9 @@ def test_an_error_in_one_process_ends_all(folder, tmp_path):
 
 def damage_shards(workdir, step, process):
   """Damages a file of a checkpoint that only `process` wrote and reads."""
-  state = workdir / "checkpoints" / str(step) / "state"
-  shards = (state / f"ocdbt.process_{process}").rglob("*")
-  os.truncate(max(filter(os.path.isfile, shards), key=os.path.getsize), 10)
+  state_folder = workdir / "checkpoints" / str(step) / "state"
+  shard_files = (state_folder / f"ocdbt.process_{process}").rglob("*")
+  os.truncate(max(filter(os.path.isfile, shard_files), key=os.path.getsize), 10)
 
 
 @pytest.mark.slow
@@ -368,9 +374,12 @@ def test_a_checkpoint_that_one_process_cannot_read_is_used_by_none(
 def test_a_config_that_differs_is_refused_by_all_processes(
   folder, two_process_run, tmp_path
 ):
-  flags = {1: ["--config.seed=7"]}
+  flags_of_process = {1: ["--config.seed=7"]}
   outputs = wait_for_outputs(
-    start_processes(folder, tmp_path / "run", 2, flags_by_process=flags), code=1
+    start_processes(
+      folder, tmp_path / "run", 2, flags_by_process=flags_of_process
+    ),
+    code=1,
   )
   assert (
     "process 1: config differs from that of process 0: seed=7, not 0"
@@ -420,9 +429,14 @@ def test_if_a_process_is_lost_the_others_end_with_a_message(
   folder, tmp_path, lost_process, signal_number, message_end
 ):
   """Each process that is not lost prints one line, and exits with code 1."""
-  run, count = tmp_path / "run", max(lost_process + 1, 2)
-  flags = ["--config.total_steps=100000", f"--config.batch_size={4 * count}"]
-  processes = start_processes(folder, run, count, flags, code=IMPATIENT_PROGRAM)
+  run, num_processes = tmp_path / "run", max(lost_process + 1, 2)
+  flags = [
+    "--config.total_steps=100000",
+    f"--config.batch_size={4 * num_processes}",
+  ]
+  processes = start_processes(
+    folder, run, num_processes, flags, code=IMPATIENT_PROGRAM
+  )
   wait_for_row(processes, run, 2)
   processes[lost_process].send_signal(signal_number)
   outputs = wait_for_outputs(
@@ -438,6 +452,8 @@ def test_if_a_process_is_lost_the_others_end_with_a_message(
 @pytest.mark.parametrize(
   "flags, message",
   [
+    # Each case has: coordinator, number of processes, process id, whether the
+    # environment gives them.
     (("h:1", 2, None, False), "give --coordinator=HOST:PORT, --num-processes"),
     ((None, 2, 0, False), "together"),
     (("h:1", 2, 0, True), "or give only --distributed on a TPU pod slice"),

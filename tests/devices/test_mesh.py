@@ -84,18 +84,19 @@ def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
 def test_arrays_are_split_as_the_rules_say(folder_and_report):
   """Parameters and moments are split, after init and after three steps."""
   _, report = folder_and_report
-  layer = ".params['encoder']['layers']['layer']"
+  layer_path = ".params['encoder']['layers']['layer']"
   for mesh, shards_by_time in report["shards"].items():
     _, fsdp, tensor = map(int, mesh.split("x"))
     for num_shards in shards_by_time.values():
       word_table = ".params['encoder']['embeddings']['word']['embedding']"
       assert num_shards[word_table] == fsdp * tensor
       assert num_shards[".params['mlm']['bias']"] == tensor
-      assert num_shards[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
+      assert num_shards[f"{layer_path}['mlp_in']['kernel']"] == fsdp * tensor
       assert (
-        num_shards[f"{layer}['attention']['query']['kernel']"] == fsdp * tensor
+        num_shards[f"{layer_path}['attention']['query']['kernel']"]
+        == fsdp * tensor
       )
-      assert num_shards[f"{layer}['attention']['query']['bias']"] == tensor
+      assert num_shards[f"{layer_path}['attention']['query']['bias']"] == tensor
       moment_names = [n for n in num_shards if ".mu[" in n or ".nu[" in n]
       assert len(moment_names) > 40
       for name in moment_names:
@@ -148,12 +149,15 @@ def test_a_split_update_changes_no_result(folder_and_report):
   """
   folder, report = folder_and_report
   assert len(report["split_shards"]) == 3
-  layer = ".params['encoder']['layers']['layer']"
+  layer_path = ".params['encoder']['layers']['layer']"
   for name, shards_by_time in report["split_shards"].items():
     assert_same_runs(folder, report, name.removesuffix(" split"), name, 1e-6)
     for num_shards in shards_by_time.values():
-      for path in ("['mlp_in']['kernel']", "['attention']['output']['kernel']"):
-        assert num_shards[layer + path] == 8, name
+      for path_in_layer in (
+        "['mlp_in']['kernel']",
+        "['attention']['output']['kernel']",
+      ):
+        assert num_shards[layer_path + path_in_layer] == 8, name
       for moment_name in (n for n in num_shards if ".mu[" in n or ".nu[" in n):
         parameter = ".params" + moment_name.split(".mu")[-1].split(".nu")[-1]
         assert num_shards[moment_name] == num_shards[parameter], name

@@ -1,4 +1,8 @@
-"""Compares DistilBERT's objective with plain numpy, and tests its runs."""
+"""Compares DistilBERT's objective with plain numpy, and tests its runs.
+
+The fixture `batch` (conftest.py) has rows of 11, 6 and 0 tokens, of which 3, 2
+and 0 are masked.
+"""
 
 import functools
 import pathlib
@@ -66,8 +70,8 @@ def measure(objective, params, teacher_params, batch, train=False):
 
 
 def softmax(x):
-  e = np.exp(x - x.max(-1, keepdims=True))
-  return e / e.sum(-1, keepdims=True)
+  exponentials = np.exp(x - x.max(-1, keepdims=True))
+  return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def logits_of_all_positions(params, batch, encoder):
@@ -145,7 +149,7 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
 
 def test_an_equal_student_has_nothing_to_learn(batch, model_params):
   teacher_params = model_params[1]
-  # With this option, the word table has more rows than there are pieces.
+  # With this option, the word table has more vectors than there are pieces.
   equal_config = TEACHER | {"vocab_multiple": 8}
   objective = objectives.build_function("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
@@ -159,17 +163,17 @@ def test_an_equal_student_has_nothing_to_learn(batch, model_params):
 
 def test_ids_of_padding_and_unused_slots_change_no_sum(batch, model_params):
   is_padding = np.asarray(batch["sequence_ids"]) == 0
-  ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
+  changed_ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   id_changes = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
   changed_batch = batch | dict(
-    input_ids=jnp.asarray(ids, jnp.int32),
+    input_ids=jnp.asarray(changed_ids, jnp.int32),
     mlm_ids=batch["mlm_ids"] + jnp.asarray(id_changes, jnp.int32),
   )
   objective = build_objective()
-  a, b = (
+  sums, changed_sums = (
     measure(objective, *model_params, rows) for rows in (batch, changed_batch)
   )
-  assert a == pytest.approx(b, rel=1e-6)
+  assert sums == pytest.approx(changed_sums, rel=1e-6)
 
 
 def test_gradients_of_chunks_are_those_of_the_full_batch(
@@ -204,6 +208,8 @@ def test_gradients_of_chunks_are_those_of_the_full_batch(
     "['encoder']['embeddings']['position']['embedding']"
   ]
   assert all(not np.any(x) for x in jax.tree.leaves(teacher_gradients))
+  # The program holds the logits of 4 positions of a row at a time. It never
+  # holds those of all 11 positions, or of 12, which are three chunks.
   jaxpr = str(jax.make_jaxpr(jax.grad(total))(*model_params))
   num_rows, length = batch["input_ids"].shape
   assert f"f32[{num_rows},4,37]" in jaxpr
@@ -226,23 +232,25 @@ def test_only_the_student_has_dropout(batch, model_params):
 
 
 def test_the_student_begins_with_layers_of_its_teacher(batch, model_params):
-  params, teacher = model_params
-  initial_params = build_objective(layers=(3, 1)).inherit(params, teacher)
+  params, teacher_params = model_params
+  initial_params = build_objective(layers=(3, 1)).inherit(
+    params, teacher_params
+  )
   embeddings = initial_params["encoder"]["embeddings"]
   assert "segment" not in embeddings
   for name, table in embeddings.items():
     jax.tree.map(
       np.testing.assert_array_equal,
       table,
-      teacher["encoder"]["embeddings"][name],
+      teacher_params["encoder"]["embeddings"][name],
     )
   jax.tree.map(
-    np.testing.assert_array_equal, initial_params["mlm"], teacher["mlm"]
+    np.testing.assert_array_equal, initial_params["mlm"], teacher_params["mlm"]
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_array_equal(a, b[np.array([3, 1])]),
     initial_params["encoder"]["layers"],
-    teacher["encoder"]["layers"],
+    teacher_params["encoder"]["layers"],
   )
   assert build_objective(layers=(), freeze_positions=False).inherit is None
 
@@ -252,6 +260,7 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, model_params):
   [
     (dict(family="gpt"), {}, {}, "model.family='gpt' must be .*: bert"),
     ({}, dict(family="albert"), {}, "teacher.model.family='albert'"),
+    # The rows of RoBERTa have another format than those of DistilBERT.
     ({}, dict(family="roberta"), {}, "cannot learn .*choose roberta"),
     (dict(hidden=8), {}, {}, "model.hidden=8, .*model.hidden=16"),
     ({}, dict(activation="relu"), {}, "model.activation=gelu, .* is relu"),
@@ -291,9 +300,10 @@ def data_and_teacher(tmp_path_factory):
 def test_a_restarted_run_equals_an_uninterrupted_run(
   data_and_teacher, tmp_path, compilation_cache, capsys
 ):
-  """Both runs have equal arrays and equal rows in metrics.jsonl.
+  """A run continues from step 4, with its teacher moved to another folder.
 
-  A restart with a different teacher is refused. `open_model` opens the run.
+  Its arrays and its lines of metrics.jsonl are those of the whole run. A
+  restart with a different teacher is refused. `open_model` opens the run.
   """
   full_run, restarted_run = str(tmp_path / "whole"), str(tmp_path / "again")
   state = train.run(distillation_config(data_and_teacher), full_run)
@@ -309,17 +319,18 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
     arrays_of_state(state),
     arrays_of_state(restarted_state),
   )
-  for key, x in expected_arrays.items():
-    np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
+  for key, array in expected_arrays.items():
+    np.testing.assert_array_equal(array, restarted_arrays[key], err_msg=key)
   assert untimed_rows(full_run) == untimed_rows(restarted_run)
-  train_rows = [
+  train_lines = [
     row for row in untimed_rows(full_run) if row["split"] == "train"
   ]
-  assert all(0 < row["padding"] < 1 for row in train_rows)
-  terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
-  assert all(terms <= row.keys() for row in untimed_rows(full_run))
+  assert all(0 < row["padding"] < 1 for row in train_lines)
+  metric_names = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
+  assert all(metric_names <= row.keys() for row in untimed_rows(full_run))
   assert not any("teacher" in key for key in expected_arrays)
   with checkpoint.Checkpointer.for_reading(full_run) as checkpointer:
+    # The metadata has the teacher's SHA-256 digest, which has 64 hex digits.
     assert len(checkpointer.read_metadata(8)["teacher"]) == 64
 
   shutil.rmtree(f"{restarted_run}/checkpoints/8")
@@ -333,9 +344,10 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
   assert opened_model.module.encoder.num_layers == 2
   reopened_model = open_model(full_run)
   assert reopened_model.config["family"] == "distilbert"
-  table = state.params["encoder"]["embeddings"]["word"]["embedding"]
+  word_table = state.params["encoder"]["embeddings"]["word"]["embedding"]
   np.testing.assert_array_equal(
-    reopened_model.params["encoder"]["embeddings"]["word"]["embedding"], table
+    reopened_model.params["encoder"]["embeddings"]["word"]["embedding"],
+    word_table,
   )
 
 
@@ -355,11 +367,15 @@ def test_a_run_can_be_a_teacher_and_losses_of_weight_0_are_only_logged(
     "total_steps": 4,
   }
   train.run(distillation_config(data_and_teacher, **mlm_changes), first_run)
-  last_row = [
+  last_heldout_line = [
     row for row in untimed_rows(first_run) if row["split"] == "heldout"
   ][-1]
-  assert last_row["loss"] == pytest.approx(last_row["mlm_loss"])
-  assert last_row["kl_loss"] > 0 and last_row["cosine_loss"] > 0
+  assert last_heldout_line["loss"] == pytest.approx(
+    last_heldout_line["mlm_loss"]
+  )
+  assert (
+    last_heldout_line["kl_loss"] > 0 and last_heldout_line["cosine_loss"] > 0
+  )
   config = distillation_config(
     (data_and_teacher[0], first_run),
     **mlm_changes,
@@ -425,16 +441,17 @@ def test_teachers_that_do_not_fit_are_refused(data_and_teacher, tmp_path):
     )
   other_teacher = str(tmp_path / "other")
   shutil.copytree(teacher, other_teacher)
+  # With its digests, the changed folder would be refused as damaged.
   tiny_models.delete_digests(other_teacher)
-  vocab = pathlib.Path(other_teacher, "vocab.txt")
-  vocab.write_text(vocab.read_text().replace("w9\n", "x9\n"))
+  vocab_path = pathlib.Path(other_teacher, "vocab.txt")
+  vocab_path.write_text(vocab_path.read_text().replace("w9\n", "x9\n"))
   with raises_error(
     match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
     setup_lib.build(
       config_lib.parse(distillation_config((prepared, other_teacher)))
     )
-  vocab.unlink()
+  vocab_path.unlink()
   with raises_error(match="has no vocabulary"):
     setup_lib.build(
       config_lib.parse(distillation_config((prepared, other_teacher)))
@@ -453,8 +470,10 @@ def test_teachers_that_do_not_fit_are_refused(data_and_teacher, tmp_path):
 @pytest.mark.parametrize(
   "name, num_rows, num_pieces",
   [
-    # (72, 64): the word table is padded to more rows than there are pieces.
-    # (70, 70): the teacher has pieces that the data lack. (72, 70): both.
+    # num_rows counts the vectors of the teacher's word table, and num_pieces
+    # its pieces. The data have 64 pieces. (72, 64): the table has 8 vectors
+    # without a piece. (70, 70): the teacher has 6 pieces that the data lack.
+    # (72, 70): both.
     ("distilbert:base", 72, 64),
     ("distilbert:base", 70, 70),
     ("distilbert:roberta", 72, 70),
@@ -478,12 +497,12 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   word_path = "encoder/embeddings/word/embedding"
   assert arrays[word_path].shape == (num_rows, 16)
   arrays |= {n: arrays[n][:64] for n in (word_path, "mlm/bias")}
-  model = weights.config["model"] | {"vocab_size": 64}
+  cut_model = weights.config["model"] | {"vocab_size": 64}
   files = {"vocab.txt": pathlib.Path(prepared, "vocab.txt").read_bytes()}
   exact_folder = str(tmp_path / "exact")
   model_folder.write(
     exact_folder,
-    model_folder.Weights(weights.config | {"model": model}, arrays, files),
+    model_folder.Weights(weights.config | {"model": cut_model}, arrays, files),
   )
   changes = {"teacher.model.family": family}
   if family == "roberta":
@@ -508,7 +527,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   assert setups[0].teacher_digest == setups[1].teacher_digest
 
 
-def test_a_teacher_with_too_few_rows_or_pieces_is_refused(
+def test_a_teacher_with_too_few_vectors_or_pieces_is_refused(
   data_and_teacher, tmp_path
 ):
   prepared, _ = data_and_teacher
@@ -518,9 +537,9 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(
       config_lib.parse(distillation_config((prepared, smaller_teacher)))
     )
   tiny_models.delete_digests(smaller_teacher)
-  vocab = pathlib.Path(smaller_teacher, "vocab.txt")
-  pieces = vocab.read_text().split()
-  vocab.write_text("\n".join(pieces[:60]) + "\n")
+  vocab_path = pathlib.Path(smaller_teacher, "vocab.txt")
+  pieces = vocab_path.read_text().split()
+  vocab_path.write_text("\n".join(pieces[:60]) + "\n")
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
