@@ -20,8 +20,12 @@ from bert_jax.tasks import (
 )
 from bert_jax.tasks.encoded_rows import Rows, Task
 
-CLASSIFICATION = Task("two", "classification", ("no", "yes"), 1, ("accuracy",))
-TAGGING = Task("t", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",))
+CLASSIFICATION_TASK = Task(
+  "two", "classification", ("no", "yes"), num_choices=1, metrics=("accuracy",)
+)
+TAGGING_TASK = Task(
+  "t", "tagging", ("O", "B-X", "I-X"), num_choices=1, metrics=("tagging_f1",)
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,7 @@ def text_example(*texts, label="no"):
 
 def test_rows_of_bert_have_its_special_tokens(bert_vocabulary):
   encoded = encode.encode_texts(
-    CLASSIFICATION,
+    CLASSIFICATION_TASK,
     [text_example("the cat"), text_example("the cat", "a dog")],
     bert_vocabulary,
     16,
@@ -70,7 +74,7 @@ def test_rows_of_bert_have_its_special_tokens(bert_vocabulary):
 def test_pairs_of_roberta_have_two_separators_and_no_segments(vocab_folder):
   vocabulary = files.load_vocabulary(files.write_roberta(vocab_folder))
   encoded = encode.encode_texts(
-    CLASSIFICATION,
+    CLASSIFICATION_TASK,
     [text_example("ab", "c"), text_example("ab")],
     vocabulary,
     16,
@@ -79,7 +83,7 @@ def test_pairs_of_roberta_have_two_separators_and_no_segments(vocab_folder):
   assert pieces_of(vocabulary, row_ids(encoded, 0)) == pair
   assert encoded.rows.second_begins.tolist() == [7, 4]
   batch = batches.Batches(
-    CLASSIFICATION, encoded.rows, 1, 2, shuffle=False
+    CLASSIFICATION_TASK, encoded.rows, pad=1, batch_size=2, shuffle=False
   ).batch(0)
   assert not batch["segment_ids"].any()
   assert batch["input_ids"][1, 4:].tolist() == [1] * 12
@@ -89,7 +93,7 @@ def test_gpt1_has_three_new_tokens(vocab_folder):
   vocabulary = files.load_vocabulary(files.write_gpt1(vocab_folder))
   size = vocabulary.vocab_size
   encoded = encode.encode_texts(
-    CLASSIFICATION, [text_example("ab", "c")], vocabulary, 16
+    CLASSIFICATION_TASK, [text_example("ab", "c")], vocabulary, 16
   )
   row = row_ids(encoded, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
@@ -104,25 +108,32 @@ def test_gpt1_has_three_new_tokens(vocab_folder):
 def test_a_padded_batch_has_the_rows_of_a_task(tmp_path, write_vocabulary):
   vocabulary = files.load_vocabulary(write_vocabulary(tmp_path))
   texts = [("the cat", "a dog"), "the cat", "the cat sat " * 20, ""]
-  batch = layouts.padded_batch(vocabulary, texts, 16)
+  batch = layouts.padded_batch(vocabulary, texts, length=16)
   examples = [
     text_example(*([text] if isinstance(text, str) else text)) for text in texts
   ]
-  rows = encode.encode_texts(CLASSIFICATION, examples, vocabulary, 16).rows
+  rows = encode.encode_texts(CLASSIFICATION_TASK, examples, vocabulary, 16).rows
   pad = layouts.layout_of(vocabulary).pad
   expected = batches.Batches(
-    CLASSIFICATION, rows, pad, 4, shuffle=False, buckets=(16,)
+    CLASSIFICATION_TASK,
+    rows,
+    pad=pad,
+    batch_size=4,
+    shuffle=False,
+    buckets=(16,),
   ).batch(0)
   assert {*batch} == {"input_ids", "segment_ids", "sequence_ids"}
   for name, array in batch.items():
     assert array.dtype == np.int32
     np.testing.assert_array_equal(array, expected[name])
   with pytest.raises(ValueError, match="leaves no space for text"):
-    layouts.padded_batch(vocabulary, texts, 4)
+    layouts.padded_batch(vocabulary, texts, length=4)
 
 
 def test_a_padded_batch_marks_second_texts_and_padding(bert_vocabulary):
-  batch = layouts.padded_batch(bert_vocabulary, [("the cat", "a dog")], 9)
+  batch = layouts.padded_batch(
+    bert_vocabulary, [("the cat", "a dog")], length=9
+  )
   (row,) = batch["input_ids"]
   assert pieces_of(bert_vocabulary, row) == (
     ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]", "[PAD]", "[PAD]"]
@@ -148,14 +159,16 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
 
 
 def test_choices_are_rows_of_one_example(bert_vocabulary):
-  task = Task("c", "choice", ("0", "1"), 2, ("accuracy",))
+  task = Task("c", "choice", ("0", "1"), num_choices=2, metrics=("accuracy",))
   texts = [["the cat", "sat"], ["the cat", "ran on the mat"]]
   encoded = encode.encode_texts(
     task, [dict(id="0", texts=texts, label="1")] * 3, bert_vocabulary, 16
   )
   assert encoded.rows.example_indices.tolist() == [0, 0, 1, 1, 2, 2]
   assert encoded.rows.labels.tolist() == [1] * 6
-  batch = batches.Batches(task, encoded.rows, 0, 2, shuffle=False).batch(1)
+  batch = batches.Batches(
+    task, encoded.rows, pad=0, batch_size=2, shuffle=False
+  ).batch(1)
   assert batch["input_ids"].shape == (2, 2, 16)
   assert batch["row"].tolist() == [4, -1]
   assert batch["labels"].tolist() == [1, 0]
@@ -171,21 +184,26 @@ def tagged_example(words, tags, **fields):
 def test_only_the_first_piece_of_a_word_has_the_tag(bert_vocabulary):
   # Each word has two pieces. The second piece must not get the tag B-X.
   encoded = tagging.encode_sentences(
-    TAGGING, [tagged_example(["xy", "zx"], ["B-X", "I-X"])], bert_vocabulary, 16
+    TAGGING_TASK,
+    [tagged_example(["xy", "zx"], ["B-X", "I-X"])],
+    bert_vocabulary,
+    16,
   )
   assert encoded.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
   assert encoded.rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
-  batch = batches.Batches(TAGGING, encoded.rows, 0, 1).batch(0)
+  batch = batches.Batches(
+    TAGGING_TASK, encoded.rows, pad=0, batch_size=1
+  ).batch(0)
   assert batch["label_weights"][0, :6].tolist() == [0, 1, 0, 1, 0, 0]
   assert batch["labels"][0, :6].tolist() == [0, 1, 0, 2, 0, 0]
 
 
-def test_words_without_a_piece_are_named_and_get_no_label(
+def test_words_without_a_piece_are_in_the_notes_and_get_no_label(
   bert_vocabulary,
 ):
   words = ["\u200d", "cat", "\ufe0f", "xyz"]
   encoded = tagging.encode_sentences(
-    TAGGING,
+    TAGGING_TASK,
     [tagged_example(words, ["B-X", "I-X", "O", "B-X"])],
     bert_vocabulary,
     16,
@@ -204,12 +222,14 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
   for num_words in (1, 3, 9, 40, 83):
     words = ["x" * int(n) for n in rng.integers(1, 9, num_words)]
     examples.append(
-      tagged_example(words, [TAGGING.labels[len(w) % 3] for w in words])
+      tagged_example(
+        words, [TAGGING_TASK.labels[len(word) % 3] for word in words]
+      )
     )
   # Add a word that is longer than a window.
   examples.append(tagged_example(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
   rows = tagging.encode_sentences(
-    TAGGING, examples, bert_vocabulary, length
+    TAGGING_TASK, examples, bert_vocabulary, length
   ).rows
   assert encoded_rows.lengths(rows).max() <= length
   example_of_token = np.repeat(rows.example_indices, encoded_rows.lengths(rows))
@@ -219,7 +239,7 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
     )
     words = rows.offsets[is_first_piece, 0].tolist()
     assert words == list(range(len(example["words"])))
-    tags = [TAGGING.labels[i] for i in rows.labels[is_first_piece]]
+    tags = [TAGGING_TASK.labels[i] for i in rows.labels[is_first_piece]]
     assert tags == example["tags"]
 
 
@@ -231,7 +251,7 @@ def test_a_sentence_has_the_text_around_it_as_context(bert_vocabulary):
   ]
   examples.append(tagged_example(sentences[3], ["O"] * 2, document=2))
   encoded = tagging.encode_sentences(
-    TAGGING, examples, bert_vocabulary, 10, with_context=True
+    TAGGING_TASK, examples, bert_vocabulary, 10, with_context=True
   )
   # Row 1 has eight pieces: four of its sentence, and two on each side.
   assert (
@@ -242,11 +262,11 @@ def test_a_sentence_has_the_text_around_it_as_context(bert_vocabulary):
     "b"
   ] * 4 + ["cat"]
   assert pieces_of(bert_vocabulary, row_ids(encoded, 3))[1:-1] == ["dog"] * 2
-  for e, words in enumerate(sentences):
-    a, b = encoded.rows.starts[e : e + 2]
-    word_indices = encoded.rows.offsets[a:b, 0]
+  for row_number, words in enumerate(sentences):
+    begin, end = encoded.rows.starts[row_number : row_number + 2]
+    word_indices = encoded.rows.offsets[begin:end, 0]
     assert word_indices[word_indices >= 0].tolist() == list(range(len(words)))
-    labelled_words = encoded.rows.ids[a:b][word_indices >= 0]
+    labelled_words = encoded.rows.ids[begin:end][word_indices >= 0]
     assert {bert_vocabulary.pieces[i] for i in labelled_words} == {words[0]}
 
 
@@ -254,12 +274,12 @@ def random_rows(count, seed=0, max_length=60):
   rng = np.random.default_rng(seed)
   sizes = rng.integers(1, max_length, count)
   return Rows(
-    rng.integers(5, 99, sizes.sum()).astype(np.int32),
-    np.cumsum([0, *sizes]),
-    sizes.astype(np.int32),
-    np.arange(count),
-    rng.integers(-1, 2, count).astype(np.int32),
-    np.zeros((0, 2), np.int32),
+    ids=rng.integers(5, 99, sizes.sum()).astype(np.int32),
+    starts=np.cumsum([0, *sizes]),
+    second_begins=sizes.astype(np.int32),
+    example_indices=np.arange(count),
+    labels=rng.integers(-1, 2, count).astype(np.int32),
+    offsets=np.zeros((0, 2), np.int32),
   )
 
 
@@ -268,7 +288,7 @@ def random_rows(count, seed=0, max_length=60):
 def test_an_epoch_has_every_row_once(batch_size, group):
   rows = random_rows(10)
   epoch_batches = batches.Batches(
-    CLASSIFICATION, rows, 0, batch_size, group=group
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=batch_size, group=group
   )
   assert epoch_batches.steps_per_epoch == -(-10 // batch_size)
   row_orders = []
@@ -277,18 +297,19 @@ def test_an_epoch_has_every_row_once(batch_size, group):
     for step in range(epoch_batches.steps_per_epoch):
       batch = epoch_batches.batch(epoch * epoch_batches.steps_per_epoch + step)
       assert len(batch["row"]) == batch_size
-      for index, row in enumerate(batch["row"]):
-        length = batch["sequence_ids"][index].sum()
-        if row < 0:
-          assert length == 0 and batch["label_weights"][index] == 0
+      for entry, row_number in enumerate(batch["row"]):
+        length = batch["sequence_ids"][entry].sum()
+        if row_number < 0:
+          assert length == 0 and batch["label_weights"][entry] == 0
           continue
-        tokens = rows.ids[rows.starts[row] : rows.starts[row + 1]]
-        assert batch["input_ids"][index, :length].tolist() == tokens.tolist()
-        assert batch["label_weights"][index] == (rows.labels[row] >= 0)
-        row_order.append(int(row))
+        tokens = rows.ids[rows.starts[row_number] : rows.starts[row_number + 1]]
+        assert batch["input_ids"][entry, :length].tolist() == tokens.tolist()
+        assert batch["label_weights"][entry] == (rows.labels[row_number] >= 0)
+        row_order.append(int(row_number))
     assert sorted(row_order) == list(range(10))
     row_orders.append(row_order)
-  # With `group`, rows are sorted by length, so epochs of one batch are equal.
+  # The epochs have different orders, except if all rows fit in one batch that
+  # `group` sorts by length.
   assert row_orders[0] != row_orders[1] != row_orders[2] or (
     group and batch_size >= 10
   )
@@ -296,12 +317,14 @@ def test_an_epoch_has_every_row_once(batch_size, group):
 
 def test_a_batch_depends_only_on_its_number():
   rows = random_rows(50)
-  read_batches = batches.Batches(CLASSIFICATION, rows, 0, 4, seed=3, group=True)
+  read_batches = batches.Batches(
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=3, group=True
+  )
   unread_batches = batches.Batches(
-    CLASSIFICATION, rows, 0, 4, seed=3, group=True
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=3, group=True
   )
   batches_of_other_seed = batches.Batches(
-    CLASSIFICATION, rows, 0, 4, seed=4, group=True
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=4, group=True
   )
   batches_in_order = [read_batches.batch(i) for i in range(40)]
   for name, array in unread_batches.batch(39).items():
@@ -315,10 +338,14 @@ def test_a_batch_depends_only_on_its_number():
 
 def test_hosts_have_shares_of_one_batch():
   rows = random_rows(21)
-  batches_of_single_host = batches.Batches(CLASSIFICATION, rows, 0, 8)
+  batches_of_single_host = batches.Batches(
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=8
+  )
   batches_of_hosts = [
-    batches.Batches(CLASSIFICATION, rows, 0, 8, host=h, hosts=4)
-    for h in range(4)
+    batches.Batches(
+      CLASSIFICATION_TASK, rows, pad=0, batch_size=8, host=host, hosts=4
+    )
+    for host in range(4)
   ]
   for step in range(batches_of_single_host.steps_per_epoch):
     expected = batches_of_single_host.batch(step)
@@ -331,10 +358,15 @@ def test_hosts_have_shares_of_one_batch():
 def test_batches_have_lengths_of_buckets_and_grouping_pads_less():
   rows = random_rows(3000, max_length=200)
   ungrouped_batches = batches.Batches(
-    CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128)
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=8, buckets=(32, 64, 128)
   )
   grouped_batches = batches.Batches(
-    CLASSIFICATION, rows, 0, 8, buckets=(32, 64, 128), group=True
+    CLASSIFICATION_TASK,
+    rows,
+    pad=0,
+    batch_size=8,
+    buckets=(32, 64, 128),
+    group=True,
   )
   assert ungrouped_batches.buckets == (32, 64, 128, 199)
   padding_shares = []
@@ -356,7 +388,7 @@ def test_batches_have_lengths_of_buckets_and_grouping_pads_less():
 
 def test_unshuffled_batches_keep_the_order_of_rows():
   split_batches = batches.Batches(
-    CLASSIFICATION, random_rows(7), 0, 3, shuffle=False
+    CLASSIFICATION_TASK, random_rows(7), pad=0, batch_size=3, shuffle=False
   )
   row_numbers = [split_batches.batch(i)["row"].tolist() for i in range(6)]
   assert (
@@ -365,11 +397,13 @@ def test_unshuffled_batches_keep_the_order_of_rows():
 
 
 def test_labels_of_a_regression_are_float32(bert_vocabulary):
-  task = Task("r", "regression", (), 1, ("pearson",))
+  task = Task("r", "regression", (), num_choices=1, metrics=("pearson",))
   labels = [0.0, 2.5, 3.8, None]
-  examples = [text_example("the cat", label=x) for x in labels]
+  examples = [text_example("the cat", label=label) for label in labels]
   encoded = encode.encode_texts(task, examples, bert_vocabulary, 16)
-  batch = batches.Batches(task, encoded.rows, 0, 5, shuffle=False).batch(0)
+  batch = batches.Batches(
+    task, encoded.rows, pad=0, batch_size=5, shuffle=False
+  ).batch(0)
   assert batch["labels"].dtype == np.float32 and batch["labels"].shape == (5,)
   np.testing.assert_allclose(batch["labels"], [0, 2.5, 3.8, 0, 0], atol=1e-6)
   assert batch["label_weights"].tolist() == [1, 1, 1, 0, 0]
@@ -420,6 +454,7 @@ def test_a_folder_holds_the_encoded_rows_and_is_made_once(
   with pytest.raises(ValueError, match="made with another input"):
     prepare_folder(tmp_path, "sst2", [f"train={train_path}"], length=12)
   with pathlib.Path(output, "train.npz").open("r+b") as f:
+    # Overwrite three bytes of the file.
     f.seek(300)
     f.write(b"\xff\xff\xff")
   with pytest.raises(ValueError, match="damaged: train.npz is not the file"):

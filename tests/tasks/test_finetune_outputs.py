@@ -12,7 +12,7 @@ from bert_jax.tasks.encoded_rows import Rows, Task
 from bert_jax.tasks.predictions import SpanRules
 from bert_jax.tasks.windows import window_bounds
 
-BINARY = ("0", "1")
+BINARY_LABELS = ("0", "1")
 
 
 def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
@@ -22,30 +22,34 @@ def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
 def make_rows(sizes, example_indices, labels, offsets=None):
   num_tokens = sum(sizes)
   return Rows(
-    np.arange(num_tokens, dtype=np.int32),
-    np.cumsum([0, *sizes], dtype=np.int64),
-    np.array(sizes, np.int32),
-    np.array(example_indices, np.int64),
-    np.array(labels),
-    np.zeros((0, 2), np.int32) if offsets is None else np.array(offsets),
+    ids=np.arange(num_tokens, dtype=np.int32),
+    starts=np.cumsum([0, *sizes], dtype=np.int64),
+    second_begins=np.array(sizes, np.int32),
+    example_indices=np.array(example_indices, np.int64),
+    labels=np.array(labels),
+    offsets=np.zeros((0, 2), np.int32)
+    if offsets is None
+    else np.array(offsets),
   )
 
 
 def collect_logits(task, rows, batch_size, logits):
   """Returns logits by row number, as a loop over batches would collect them."""
-  split_batches = batches.Batches(task, rows, 0, batch_size, shuffle=False)
+  split_batches = batches.Batches(
+    task, rows, pad=0, batch_size=batch_size, shuffle=False
+  )
   collected_logits = [None] * len(rows.example_indices)
   for step in range(split_batches.steps_per_epoch):
     batch = split_batches.batch(step)
-    for row in batch["row"]:
-      for c in range(task.num_choices if row >= 0 else 0):
-        collected_logits[row + c] = logits[row + c]
+    for row_number in batch["row"]:
+      for choice in range(task.num_choices if row_number >= 0 else 0):
+        collected_logits[row_number + choice] = logits[row_number + choice]
   return collected_logits
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 7, 10, 16])
 def test_every_example_is_predicted_once(batch_size):
-  task = make_task("classification", BINARY, "accuracy")
+  task = make_task("classification", BINARY_LABELS, "accuracy")
   rows = make_rows([2 + i for i in range(10)], range(10), [1] * 10)
   is_right = np.arange(10) < 8
   logits = np.stack([~is_right, is_right], 1).astype(np.float32)
@@ -102,7 +106,7 @@ def test_choices_are_compared_within_their_example():
 
 
 def test_windows_of_a_text_are_averaged():
-  task = make_task("classification", BINARY)
+  task = make_task("classification", BINARY_LABELS)
   rows = make_rows([2, 2, 2], [0, 0, 1], [0] * 3)
   logits = [[3.0, 0.0], [0.0, 2.0], [0.0, 1.0]]
   scores = predictions.example_logits(task, rows, np.array(logits))
@@ -116,7 +120,7 @@ def test_windows_of_a_text_are_averaged():
 def test_each_query_has_one_true_entity():
   task = make_task("classification", ("false", "true"), "record")
   rows = make_rows([2] * 5, range(5), [0] * 5)
-  examples = [{"group": g} for g in "qqrrr"]
+  examples = [{"group": group} for group in "qqrrr"]
   logits = [[5.0, 1], [1, -1], [0, 1], [0, 2], [3, 4]]
   answers = predictions.make_predictions(task, rows, logits, examples)
   assert answers == ["false", "true", "false", "true", "false"]
@@ -133,7 +137,7 @@ def make_sentence_rows(num_words, spans, pieces_per_word):
   word_of_piece = np.repeat(np.arange(num_words), pieces_per_word)
   is_first = np.concatenate([[True], word_of_piece[1:] != word_of_piece[:-1]])
   word_indices = np.where(is_first, word_of_piece, -1)
-  words_by_row = [[-1, *word_indices[a:b], -1] for a, b in spans]
+  words_by_row = [[-1, *word_indices[begin:end], -1] for begin, end in spans]
   offsets = np.repeat(np.concatenate(words_by_row), 2).reshape(-1, 2)
   sizes = [len(row) for row in words_by_row]
   return make_rows(sizes, [0] * len(spans), [-1] * sum(sizes), offsets)
@@ -148,7 +152,8 @@ def test_a_words_tag_comes_from_the_window_with_most_context():
   example = {"words": [*"abcdef"], "tags": None}
   # The first window predicts only B-X, the second only I-X.
   logits = [
-    np.tile(np.eye(3)[1 + k], (7, 1)).astype(np.float32) for k in range(2)
+    np.tile(np.eye(3)[1 + window], (7, 1)).astype(np.float32)
+    for window in range(2)
   ]
   # Words begin at pieces 0, 1, 3, 6 and 7. Both windows have piece 3. Window 0
   # has pieces on both sides of piece 3; in window 1, piece 3 is the first.
@@ -191,11 +196,15 @@ def test_tags_do_not_depend_on_padding():
 
 
 def make_question_rows(context, capacity, stride, question_length=2):
-  """Returns a question's rows, windows and the offsets of its pieces.
-
-  `context` and `capacity` are the text and the most pieces of a window.
+  """Returns a question's rows, its windows, and the offsets of its pieces.
 
   A word of the context is one piece, or two if it has more than 4 characters.
+
+  Args:
+    context: the text of the context.
+    capacity: the largest number of pieces in a window.
+    stride: the number of pieces from the begin of a window to the next begin.
+    question_length: the number of pieces of the question.
   """
   offsets, begin = [], 0
   for word in context.split(" "):
@@ -208,8 +217,8 @@ def make_question_rows(context, capacity, stride, question_length=2):
   spans = window_bounds(len(offsets), capacity, stride)
   no_offset = [(-1, -1)]
   row_offsets = [
-    no_offset * (question_length + 2) + offsets[a:b] + no_offset
-    for a, b in spans
+    no_offset * (question_length + 2) + offsets[begin:end] + no_offset
+    for begin, end in spans
   ]
   sizes = [len(row) for row in row_offsets]
   labels = [(0, 0)] * len(spans)
@@ -233,35 +242,55 @@ def expected_answers(
   In each window, each of the `n_best` starts is tried with each of the `n_best`
   ends, as in `write_predictions` of google-research/bert run_squad.py.
   """
-  spans_found, null_scores = [], []
-  for k, (begin, end) in enumerate(spans):
-    x = np.asarray(logits[k], np.float64)
-    null_scores.append(x[0].sum())
+  scored_texts, null_scores = [], []
+  for window, (begin, end) in enumerate(spans):
+    window_logits = np.asarray(logits[window], np.float64)
+    null_scores.append(window_logits[0].sum())
     best_pieces = [
-      sorted(range(len(x)), key=lambda i, c=c: -x[i, c])[: rules.n_best]
+      sorted(
+        range(len(window_logits)), key=lambda i, c=c: -window_logits[i, c]
+      )[: rules.n_best]
       for c in (0, 1)
     ]
-    for i, j in itertools.product(*best_pieces):
-      a, b = i - first_context_column, j - first_context_column
-      if not (0 <= a <= b < end - begin and b - a < rules.max_length):
+    for start_column, end_column in itertools.product(*best_pieces):
+      first_piece, last_piece = (
+        start_column - first_context_column,
+        end_column - first_context_column,
+      )
+      if not (
+        0 <= first_piece <= last_piece < end - begin
+        and last_piece - first_piece < rules.max_length
+      ):
         continue
+      # The context of the first piece in each window: the number of pieces on
+      # its smaller side, and as a tie-break the window's length. It is -1 if
+      # the window does not have the piece.
       context_sizes = [
-        min(begin + a - p, q - 1 - begin - a) + 0.01 * (q - p)
-        if p <= begin + a < q
+        min(
+          begin + first_piece - other_begin, other_end - 1 - begin - first_piece
+        )
+        + 0.01 * (other_end - other_begin)
+        if other_begin <= begin + first_piece < other_end
         else -1
-        for p, q in spans
+        for other_begin, other_end in spans
       ]
-      if rules.max_context and max(context_sizes) > context_sizes[k]:
+      if rules.max_context and max(context_sizes) > context_sizes[window]:
         continue
-      if rules.max_context and context_sizes.index(max(context_sizes)) != k:
+      if (
+        rules.max_context and context_sizes.index(max(context_sizes)) != window
+      ):
         continue
-      text = context[offsets[begin + a][0] : offsets[begin + b][1]]
-      spans_found.append((x[i, 0] + x[j, 1], text))
+      text = context[
+        offsets[begin + first_piece][0] : offsets[begin + last_piece][1]
+      ]
+      scored_texts.append(
+        (window_logits[start_column, 0] + window_logits[end_column, 1], text)
+      )
   if may_lack_answer:
-    spans_found.append((min(null_scores), ""))
-  spans_found.sort(key=lambda pair: -pair[0])
+    scored_texts.append((min(null_scores), ""))
+  scored_texts.sort(key=lambda pair: -pair[0])
   candidates = {}
-  for score, text in spans_found:
+  for score, text in scored_texts:
     if len(candidates) < rules.n_best:
       candidates.setdefault(text, score)
   if may_lack_answer:
@@ -380,8 +409,8 @@ def test_answers_are_slices_of_the_raw_context(leading_space):
     make_task("span", (), "squad"), rows, logits, [example]
   )
   assert answers["text"] == "Pure Land" == context[begin : begin + 9]
-  texts = {e["text"] for e in answers["nbest"]}
-  assert "Pure Land  school" in texts and all(t in context for t in texts)
+  texts = {entry["text"] for entry in answers["nbest"]}
+  assert "Pure Land  school" in texts and all(text in context for text in texts)
 
 
 def test_windows_are_found_by_offsets_of_characters():
@@ -392,12 +421,15 @@ def test_windows_are_found_by_offsets_of_characters():
   ):
     offsets = np.repeat(np.arange(num_pieces)[:, None], 2, 1)
     spans = window_bounds(num_pieces, capacity, stride)
-    window_offsets = [offsets[a:b] for a, b in spans]
+    window_offsets = [offsets[begin:end] for begin, end in spans]
     assert predictions._piece_ranges(window_offsets) == spans
   # Several pieces of one character have the same offsets.
   offsets = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
   spans = window_bounds(90, 20, 7)
-  assert predictions._piece_ranges([offsets[a:b] for a, b in spans]) == spans
+  assert (
+    predictions._piece_ranges([offsets[begin:end] for begin, end in spans])
+    == spans
+  )
 
 
 def test_answers_do_not_depend_on_padding():
@@ -418,7 +450,7 @@ def test_answers_do_not_depend_on_padding():
 
 
 def test_logits_that_do_not_fit_are_refused():
-  task = make_task("classification", BINARY)
+  task = make_task("classification", BINARY_LABELS)
   rows = make_rows([2, 2], [0, 1], [0, 0])
   for logits in (np.zeros((1, 2)), np.zeros((2, 3))):
     with pytest.raises(ValueError, match="each of 2 rows needs 2"):
@@ -444,7 +476,7 @@ def test_logits_that_do_not_fit_are_refused():
 def test_no_examples_give_no_predictions():
   no_rows = make_rows([], [], [])
   for kind in ("classification", "tagging", "span"):
-    task = make_task(kind, BINARY, "accuracy")
+    task = make_task(kind, BINARY_LABELS, "accuracy")
     no_logits = np.zeros((0, 2))
     assert predictions.make_predictions(task, no_rows, no_logits, []) == []
     assert metrics.evaluate(task, [], []) == {}

@@ -11,7 +11,7 @@ from bert_jax.tasks.files import tags
 from bert_jax.tasks.published import TASKS
 from bert_jax.tasks.task_inputs import Input
 
-DATA = os.environ.get("BERT_JAX_TEST_DATA")
+DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
 
 
 def read_examples(name, path, split="train", **options):
@@ -129,7 +129,7 @@ PUBLISHED_FILES = [
     "a.csv",
     ",video-id,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
     '7,v,"A, b.",She,w,x,y,z,2',
-    [["A, b.", f"She {e}"] for e in "wxyz"],
+    [["A, b.", f"She {ending}"] for ending in "wxyz"],
     "2",
   ),
 ]
@@ -153,8 +153,8 @@ def test_examples_of_test_sets_may_lack_labels(tmp_path):
   )
   for name in ("cola", "sst2"):
     examples = read_examples(name, path, "test")
-    assert [e["label"] for e in examples] == [None, None]
-    assert [e["id"] for e in examples] == ["5", "6"]
+    assert [example["label"] for example in examples] == [None, None]
+    assert [example["id"] for example in examples] == ["5", "6"]
     with pytest.raises(ValueError, match=r"t\.tsv:2 has no column 'label'"):
       read_examples(name, path, "validation")
   line = '{"question": "a", "passage": "b", "idx": 3}'
@@ -167,9 +167,9 @@ def test_broken_lines_of_qqp_are_skipped_and_listed(tmp_path):
   path = files.write_text(
     tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0"
   )
-  examples = task_inputs.read(TASKS["qqp"], [Input("train", path)])
-  assert [e["id"] for e in examples.splits["train"]] == ["0", "2"]
-  assert examples.skipped == [f"{path}:3"]
+  contents = task_inputs.read(TASKS["qqp"], [Input("train", path)])
+  assert [example["id"] for example in contents.splits["train"]] == ["0", "2"]
+  assert contents.skipped == [f"{path}:3"]
   # A server matches predictions to the lines of a test set by their order, so
   # no line of a test set is skipped.
   with pytest.raises(
@@ -179,14 +179,17 @@ def test_broken_lines_of_qqp_are_skipped_and_listed(tmp_path):
 
 
 def test_multirc_and_record_have_an_example_for_each_answer(tmp_path):
-  answers = [dict(text=t, idx=i, label=i) for i, t in enumerate("xy")]
+  answers = [dict(text=text, idx=i, label=i) for i, text in enumerate("xy")]
   questions = [dict(question="q?", idx=4, answers=answers)]
   path = files.write_jsonl(
     tmp_path / "m.jsonl",
     [dict(idx=2, passage=dict(text="p", questions=questions))],
   )
   examples = read_examples("multirc", path)
-  assert [(e["id"], e["group"], e["answer"], e["label"]) for e in examples] == [
+  assert [
+    (example["id"], example["group"], example["answer"], example["label"])
+    for example in examples
+  ] == [
     ("2-4-0", "2-4", "x", "0"),
     ("2-4-1", "2-4", "y", "1"),
   ]
@@ -202,7 +205,10 @@ def test_multirc_and_record_have_an_example_for_each_answer(tmp_path):
     [dict(idx=0, passage=dict(text=text, entities=entities), qas=queries)],
   )
   examples = read_examples("record", path)
-  assert [(e["answer"], e["label"], e["group"]) for e in examples] == [
+  assert [
+    (example["answer"], example["label"], example["group"])
+    for example in examples
+  ] == [
     ("Ann", "false", "9"),
     ("Bob", "true", "9"),
   ]
@@ -225,7 +231,7 @@ def test_a_folder_of_race_is_read(tmp_path):
   )
   files.write_text(tmp_path / "dev" / "high" / "1.txt", json.dumps(passage))
   examples = read_examples("race", tmp_path / "dev")
-  assert [(e["id"], e["label"]) for e in examples] == [
+  assert [(example["id"], example["label"]) for example in examples] == [
     ("high/1-0", "B"),
     ("high/1-1", "D"),
   ]
@@ -252,7 +258,7 @@ def test_files_with_a_word_and_its_tag_on_each_line_are_read(tmp_path):
     tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n"
   )
   examples = read_examples("wnut17", path)
-  assert [e["words"] for e in examples] == [["@a"], ["Big Ben"]]
+  assert [example["words"] for example in examples] == [["@a"], ["Big Ben"]]
   assert tags.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
     ["B-A", "I-A", "B-B", "O", "B-B", "B-B"]
   )
@@ -278,11 +284,12 @@ def test_columns_of_a_custom_task_are_read_by_role(tmp_path):
   lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
   task = task_inputs.find_task("z", "tagging", "words=w,tags=t")
-  examples = task_inputs.read(task, [Input("train", path)])
-  assert examples.task.labels == ("O", "B-Z", "I-Z")
-  assert examples.splits["train"][0]["tags"] == ["B-Z", "O"]
+  contents = task_inputs.read(task, [Input("train", path)])
+  assert contents.task.labels == ("O", "B-Z", "I-Z")
+  assert contents.splits["train"][0]["tags"] == ["B-Z", "O"]
 
 
+# Each case has a task, the content of x.tsv, and a pattern of the error.
 BAD_FILES = [
   (
     "sst2",
@@ -351,7 +358,7 @@ def test_bad_flags_and_custom_files_are_refused(tmp_path):
   with pytest.raises(ValueError, match=r"has 1 labels \(p\)"):
     read_examples("mine", path, **options)
   path_of_three_labels = files.write_jsonl(
-    tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
+    tmp_path / "b.jsonl", [{"x": "a", "y": label} for label in "pqr"]
   )
   task = task_inputs.find_task("mine", **options)
   inputs = [Input("train", path_of_three_labels), Input("validation", path)]
@@ -382,12 +389,12 @@ def test_bad_flags_and_custom_files_are_refused(tmp_path):
       [Input("test", files.write_text(tmp_path / "s.tsv", "sentence\na"))],
       vocab,
       str(tmp_path / "out"),
-      5,
+      length=5,
     )
   assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
+@pytest.mark.skipif(not DATA_FOLDER, reason="BERT_JAX_TEST_DATA is not set")
 def test_real_files_have_their_published_sizes():
   num_examples_by_file = {
     ("sst2", "sst2/train.tsv"): 67349,
@@ -397,7 +404,10 @@ def test_real_files_have_their_published_sizes():
     ("wnut17", "wnut17/wnut17train.conll"): 3394,
   }
   for (name, file_name), num_examples in num_examples_by_file.items():
-    assert len(read_examples(name, f"{DATA}/eval/{file_name}")) == num_examples
+    assert (
+      len(read_examples(name, f"{DATA_FOLDER}/eval/{file_name}"))
+      == num_examples
+    )
 
 
 def test_published_tasks_are_read_from_json_lines(tmp_path):
@@ -422,8 +432,8 @@ def test_published_tasks_are_read_from_json_lines(tmp_path):
     path = files.write_jsonl(tmp_path / f"{name}.jsonl", json_objects)
     examples = read_examples(name, path)
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
-    assert [e[field] for e in examples] == expected_values
-    assert len({e["id"] for e in examples}) == len(examples)
+    assert [example[field] for example in examples] == expected_values
+    assert len({example["id"] for example in examples}) == len(examples)
   # A .json file may have JSON lines, unless the task's files are JSON.
   path = files.write_jsonl(tmp_path / "a.json", [tagged_words])
   assert read_examples("conll2003", path)[0]["words"] == ["EU", "ran"]

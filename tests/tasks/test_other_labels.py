@@ -31,12 +31,14 @@ def labels_of(contents, split="train"):
 def write_csv(path, values, header="text,labels"):
   quoted_cells = ['"' + cell.replace('"', '""') + '"' for cell in values]
   return files.write_text(
-    path, "\n".join([header, *(f"a,{q}" for q in quoted_cells), ""])
+    path, "\n".join([header, *(f"a,{cell}" for cell in quoted_cells), ""])
   )
 
 
 def write_lists(path, values):
-  return files.write_jsonl(path, [{"text": "a", "labels": v} for v in values])
+  return files.write_jsonl(
+    path, [{"text": "a", "labels": labels} for labels in values]
+  )
 
 
 @pytest.mark.parametrize(
@@ -260,7 +262,12 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
   task = read_contents({"train": path}, "tagging", None).task
   letters = sorted({*SCHEME_LETTERS[scheme]})
   assert sorted(task.labels) == sorted(
-    ["O", *(f"{p}-{t}" for t in "XY" for p in letters)]
+    [
+      "O",
+      *(
+        f"{letter}-{entity_type}" for entity_type in "XY" for letter in letters
+      ),
+    ]
   )
   assert task.metrics == ("tagging_f1",)
   task = task._replace(metrics=("tagging_f1", "tagging_f1_strict"))
@@ -334,7 +341,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.score_names(task) == ["accuracy", "examples"]
   task_format = task_inputs.find_task(
-    "mine", "tagging", None, [str(n) for n in tag_names]
+    "mine", "tagging", None, [str(tag) for tag in tag_names]
   )
   assert task_format.task.metrics == (metric,)
 
@@ -383,7 +390,7 @@ def test_entities_in_another_spelling_give_a_warning(tmp_path, names, warning):
     ("B", r"a\.conll:3: tag 'B' is not O, B-TYPE or I-TYPE, as others"),
   ],
 )
-def test_some_tags_without_prefixes_are_a_mistake(
+def test_a_mix_of_tags_with_and_without_prefixes_is_refused(
   tmp_path, unprefixed_tag, message
 ):
   path = files.write_text(
@@ -411,7 +418,10 @@ def test_words_and_tags_as_lists_in_a_table_are_read(tmp_path):
 
 
 def test_a_tagger_without_o_gives_no_tag_to_a_word_without_piece(tmp_path):
-  """A word without a piece has the tag null in JSON, and _ for conlleval."""
+  """Tags three words, of which the second has no piece.
+
+  Its tag must be null in JSON, and _ in the file for conlleval.
+  """
   head = dict(num_labels=2)
   labels = ["NOUN", "VERB"]
   tiny_tasks.write_model(
@@ -436,7 +446,9 @@ def test_a_regression_with_several_outputs_names_each(tmp_path):
     options = dict(head=head, labels=labels, problem="regression")
     tiny_tasks.write_model(path, "sequence_classification", **options)
     predictor = predict.open_predictor(str(path))
-    texts = [dict(id=i, texts=[t]) for i, t in enumerate(("red cat", "dog"))]
+    texts = [
+      dict(id=i, texts=[text]) for i, text in enumerate(("red cat", "dog"))
+    ]
     answers = predict.predict(predictor, texts)
     rows, _ = predict.encode_examples(predictor, texts)
     logits = predict.compute_outputs(predictor, rows, None)
@@ -463,7 +475,7 @@ def test_the_command_says_how_labels_are_read(tmp_path, capsys):
   assert "labels: each list of labels has a number for each of 2" in printed.err
   content = (tmp_path / "out" / "train.examples.jsonl").read_text()
   examples = [json.loads(line) for line in content.splitlines()]
-  assert [row["label"] for row in examples] == [["1"], ["0"]]
+  assert [example["label"] for example in examples] == [["1"], ["0"]]
 
 
 def test_all_labels_adds_the_missing_tags_of_a_scheme():

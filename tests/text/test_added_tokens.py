@@ -28,7 +28,11 @@ from bert_jax.text import added_tokens, model_tokenizer, open_vocabulary
 
 
 def read_folder(path):
-  return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file()}
+  return {
+    file_path.name: file_path.read_bytes()
+    for file_path in path.iterdir()
+    if file_path.is_file()
+  }
 
 
 @pytest.mark.parametrize("declaring_file", DECLARING_FILES)
@@ -36,9 +40,10 @@ def read_folder(path):
 def test_ids_and_offsets_are_those_of_transformers(
   family, declaring_file, tmp_path
 ):
-  """The ids agree for each file that can declare tokens.
+  """Encodes texts with added tokens, for each file that can declare tokens.
 
-  The ids also agree after the vocabulary is saved and loaded.
+  Ids and offsets must be those of transformers, also after the vocabulary is
+  saved and loaded.
   """
   transformers = pytest.importorskip("transformers")
   open_with_transformers = transformers.AutoTokenizer.from_pretrained
@@ -183,7 +188,10 @@ def test_pieces_of_tagged_words_are_those_of_transformers():
   """Each word gets a space before it, unless it is an added token."""
   transformers = pytest.importorskip("transformers")
   vocabulary = make_with_added("roberta", *ADDED_TOKENS[:3])
-  vocab = {p: i for i, p in enumerate(MAKE_VOCABULARY["roberta"]().pieces)}
+  vocab = {
+    piece: token_id
+    for token_id, piece in enumerate(MAKE_VOCABULARY["roberta"]().pieces)
+  }
   merges = vocabulary.files["merges.txt"].decode().split("\n")[1:-1]
   reference = transformers.RobertaTokenizerFast(
     vocab=vocab,
@@ -207,9 +215,17 @@ def test_context_offsets_leave_out_spaces_that_a_token_strips():
   )
   vocabulary, text = make_with_added("bert", token), "the  <x>  the"
   context = questions.encode_context(vocabulary, text)
-  assert [text[a:b] for a, b in context.offsets] == ["the", "<x>", "the"]
+  assert [text[begin:end] for begin, end in context.offsets] == [
+    "the",
+    "<x>",
+    "the",
+  ]
   (encoded,) = vocabulary.encode_offsets([text])
-  assert [text[a:b] for a, b in encoded.offsets] == ["the", "  <x>  ", "the"]
+  assert [text[begin:end] for begin, end in encoded.offsets] == [
+    "the",
+    "  <x>  ",
+    "the",
+  ]
 
 
 TEXT_WITH_ADDED_TOKENS = "an covid19n covid19 the[E1]the an covid19."
@@ -220,13 +236,13 @@ def test_an_added_token_is_one_word(family, tmp_path):
   """The piece after an added token begins a word, also in prepared folders."""
   vocabulary = make_with_added(family)
   (ids,) = vocabulary.encode_batch([TEXT_WITH_ADDED_TOKENS])
-  starts = vocabulary.find_word_starts(ids)
+  is_word_start = vocabulary.find_word_starts(ids)
   added_positions = [
     i for i, token_id in enumerate(ids) if token_id in vocabulary.added_ids
   ]
-  assert len(added_positions) >= 4 and starts[added_positions].all()
+  assert len(added_positions) >= 4 and is_word_start[added_positions].all()
   positions_after = [i + 1 for i in added_positions if i + 1 < len(ids)]
-  assert starts[positions_after].all()
+  assert is_word_start[positions_after].all()
   documents = writer.EncodedDocuments(
     np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
   )
@@ -243,10 +259,10 @@ def test_an_added_token_is_one_word(family, tmp_path):
     vocabulary.is_added_token,
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
-  stored_starts = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(
+  is_stored_start = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(
     bool
   )
-  assert stored_starts.tolist() == starts.tolist()
+  assert is_stored_start.tolist() == is_word_start.tolist()
 
 
 @pytest.mark.parametrize("masking", ["token", "whole_word", "span"])
@@ -258,13 +274,14 @@ def test_special_added_tokens_are_never_masked_or_drawn(masking):
   vocabulary = make_with_added("roberta", *ADDED_TOKENS[:2])
   ordinary_id, special_id = vocabulary.added_ids
   rng = np.random.default_rng(0)
-  ids = [vocabulary.pieces.index(p) for p in ("the", "Ġthe", "Ġa", "n")]
+  ids = [vocabulary.pieces.index(piece) for piece in ("the", "Ġthe", "Ġa", "n")]
   choices = [*ids, ordinary_id, special_id]
   documents = [
     [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
   ]
   starts = [
-    [vocabulary.find_word_starts(s) for s in document] for document in documents
+    [vocabulary.find_word_starts(sentence) for sentence in document]
+    for document in documents
   ]
   corpus = reader.corpus_from_documents(documents, starts)
   corpus = corpus._replace(never_masked_ids=tuple(vocabulary.never_masked_ids))
@@ -295,7 +312,11 @@ def test_special_added_tokens_are_never_masked_or_drawn(masking):
       ].tolist()
     )
     # Every special added token of the corpus is still in the batch.
-    num_special = sum(s.count(special_id) for d in documents for s in d)
+    num_special = sum(
+      sentence.count(special_id)
+      for document in documents
+      for sentence in document
+    )
     assert (batch["input_ids"] == special_id).sum() == num_special
   assert len(random_ids) > 100 and special_id not in random_ids
   assert not random_ids & {i for i in vocabulary.special if i is not None}
@@ -367,8 +388,11 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
     files[declaring_file] = json.dumps(ids_by_content).encode()
   elif declaring_file == "tokenizer_config.json":
     entries_by_id = {
-      str(size + i): {"content": t.content, **added_tokens.flags_of(t)}
-      for i, t in enumerate(new_tokens)
+      str(size + i): {
+        "content": token.content,
+        **added_tokens.flags_of(token),
+      }
+      for i, token in enumerate(new_tokens)
     }
     settings = {"do_lower_case": True, "added_tokens_decoder": entries_by_id}
     files[declaring_file] = json.dumps(settings).encode()
@@ -382,7 +406,9 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
     warning.startswith("warning: the added tokens ")
     and warning.count("\n") == 1
   )
-  equal_contents = [c for c in contents if c not in ("a1", "[E]")]
+  equal_contents = [
+    content for content in contents if content not in ("a1", "[E]")
+  ]
   assert " and ".join(map(repr, equal_contents)) + " are equal" in warning
   first_content, second_content = equal_contents[:2]
   assert (
@@ -392,7 +418,7 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
   expected_ids = [size + int(digit) for digit in expected]
 
   def added_ids_in(ids):
-    return [i for i in ids if i >= size]
+    return [token_id for token_id in ids if token_id >= size]
 
   write_files(tmp_path / "b", open_vocabulary.to_files(opened))
   tokenizer_with_special = model_tokenizer.build(
@@ -412,7 +438,7 @@ def test_tokens_that_cleaning_makes_equal_are_told_apart(
   assert added_ids_in(tokenizer_with_special.encode(text).ids) == expected_ids
   assert added_ids_in(reference(text)["input_ids"]) == expected_ids
   reference_ids = reference.get_added_vocab()
-  assert [reference_ids[c] for c in contents] == [
+  assert [reference_ids[content] for content in contents] == [
     *range(size, size + len(contents))
   ]
   # The saved files keep the tokens apart, so loading them gives no warning.
@@ -436,8 +462,11 @@ def test_a_pickled_vocabulary_gives_the_same_ids():
   `Vocabulary` sets it again.
   """
   vocabulary = make_with_added("bert")
-  copy = pickle.loads(pickle.dumps(vocabulary))
-  assert copy == vocabulary and copy.plain_text_tokenizer.encode_special_tokens
+  unpickled = pickle.loads(pickle.dumps(vocabulary))
+  assert (
+    unpickled == vocabulary
+    and unpickled.plain_text_tokenizer.encode_special_tokens
+  )
   text = "[SEP] covid19 [E1]"
-  assert copy.encode_batch([text]) == vocabulary.encode_batch([text])
-  assert vocabulary.special.sep not in copy.encode_batch([text])[0]
+  assert unpickled.encode_batch([text]) == vocabulary.encode_batch([text])
+  assert vocabulary.special.sep not in unpickled.encode_batch([text])[0]

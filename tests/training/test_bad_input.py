@@ -116,8 +116,8 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
   }
   assert len(lowest_values) >= 30
   # Rows of two segments need 5 tokens.
-  for key, least in (lowest_values | {"data.length": 5}).items():
-    config_lib.parse(with_value(load_config(), key, least))
+  for key, lowest_value in (lowest_values | {"data.length": 5}).items():
+    config_lib.parse(with_value(load_config(), key, lowest_value))
 
 
 def test_none_is_refused_for_a_key_whose_default_is_a_string():
@@ -186,12 +186,12 @@ def test_an_error_in_a_config_file_gives_one_line(
 ):
   path = tmp_path / "custom.py"
   path.write_text(text)
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as error:
     execute(["train", f"--config={path}", "--workdir=unused"])
-  assert e.value.code.startswith(
+  assert error.value.code.startswith(
     (f"error: --config={path}: ", f"error: --config={path} has ")
   )
-  assert message in e.value.code and "\n" not in e.value.code
+  assert message in error.value.code and "\n" not in error.value.code
 
 
 @pytest.mark.parametrize("heldout", [0, 1])
@@ -300,7 +300,11 @@ def test_parameters_of_another_vocabulary_are_refused(
 def test_parameters_that_are_not_finite_are_not_saved(
   data_folder, run_copy, monkeypatch
 ):
-  """The learning rate of step 4 is inf, so parameters become infinite."""
+  """Trains with a learning rate that is infinite in step 4.
+
+  The schedule counts steps from 0, so this is step 3 of the schedule. The
+  parameters become infinite, and no checkpoint after step 2 may be written.
+  """
   from bert_jax.training import optim
 
   monkeypatch.setattr(
@@ -401,9 +405,9 @@ def test_fill_mask_refuses_a_damaged_run(run_copy, name, content, message):
   (run_copy / name).unlink()
   if content is not None:
     (run_copy / name).write_text(content)
-  with pytest.raises(SystemExit) as e:
+  with pytest.raises(SystemExit) as error:
     execute(["fill-mask", "--model", str(run_copy), "[MASK]"])
-  assert e.value.code.startswith("error: ") and message in e.value.code
+  assert error.value.code.startswith("error: ") and message in error.value.code
 
 
 def test_fill_mask_refuses_bytes_that_are_not_text(run_copy):

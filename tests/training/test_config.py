@@ -123,8 +123,8 @@ def test_sizes_that_the_variant_has_can_be_set():
   argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
   argv += ["--config.seed=7", "--config.model.heads=4"]
-  args = parser_of("train").parse(argv)
-  config = configs.read(args.config, args.overrides)
+  parsed_arguments = parser_of("train").parse(argv)
+  config = configs.read(parsed_arguments.config, parsed_arguments.overrides)
   assert config["seed"] == 7
   model = config["model"]
   assert [model[name] for name in ("num_layers", "mlp", "heads")] == [3, 96, 4]
@@ -188,7 +188,7 @@ def test_checkpoint_every_0_saves_only_at_the_end(
   config["evaluate"]["every"] = 0
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
   checkpoint_names = [
-    p.name for p in (tmp_path / "run" / "checkpoints").iterdir()
+    path.name for path in (tmp_path / "run" / "checkpoints").iterdir()
   ]
   assert [name for name in checkpoint_names if name.isdigit()] == ["4"]
 
@@ -280,10 +280,12 @@ def test_unknown_and_missing_keys_are_errors():
   with pytest.raises(ValueError, match="config.sed .* mean seed"):
     config_lib.parse(config | {"sed": 1})
   with pytest.raises(ValueError, match="config.seed is missing"):
-    config_lib.parse({k: v for k, v in config.items() if k != "seed"})
+    config_lib.parse(
+      {key: value for key, value in config.items() if key != "seed"}
+    )
 
 
-def test_a_restart_may_change_what_does_not_change_the_run():
+def test_a_restart_may_change_the_log_but_not_the_training():
   old_config, new_config = original_and_changed("log", every=7)
   lines = config_lib.check_restart(old_config, new_config, {})
   assert lines == [f"config.log.every: {old_config['log']['every']} -> 7"]
@@ -315,7 +317,9 @@ def test_a_restart_may_have_newer_keys_with_their_defaults(
   """A key that the old config lacks must have its default in the new config."""
   old_config = configs.load_defaults(name)
   old_config["model"] = {"family": "bert", "variant": "base"} | {
-    k: v for k, v in old_config["model"].items() if v is not None
+    model_key: value
+    for model_key, value in old_config["model"].items()
+    if value is not None
   }
   new_config = copy.deepcopy(old_config)
   new_section, old_section = new_config[section], old_config[section]
@@ -375,8 +379,8 @@ def test_a_run_without_newer_keys_continues(
     train.run(config | {"total_steps": 2}, str(workdir))
 
 
-# The tests train these configs; of the other `CONFIGS` they only build the
-# model and the data.
+# The test below trains these configs. Of all other `CONFIGS`, it only builds
+# the model and the data.
 TRAINED_CONFIGS = ("bert:base", "roberta:base")
 SLOW_TRAINED_CONFIGS = (
   "spanbert:base",
@@ -398,7 +402,11 @@ SLOW_TRAINED_CONFIGS = (
 def test_every_config_trains_or_builds(
   name, data_folder, tmp_path, compilation_cache
 ):
-  """A run's config.json holds its config and the values from its data."""
+  """Trains some configs, and builds all others.
+
+  A run's config.json must hold its config and the values that come from its
+  data.
+  """
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in config_file_text(name), f"{name}: its file has no {word!r}"
   config = shrink_config(configs.load_defaults(name), data_folder)
@@ -407,7 +415,7 @@ def test_every_config_trains_or_builds(
     setup = building.build(config_lib.parse(config))
     assert setup.config.model.vocab_size == 64
     assert all(
-      f.training_rows.read(0, 8)["input_ids"].size for f in setup.feeds
+      feed.training_rows.read(0, 8)["input_ids"].size for feed in setup.feeds
     )
     return
   original_config = copy.deepcopy(config)
@@ -422,10 +430,8 @@ def test_every_config_trains_or_builds(
   assert saved_config == json.loads(json.dumps(config))
   assert saved_config["model"]["vocab_size"] == 64
   if saved_config["model"]["family"] == "roberta":
-    assert (
-      saved_config["model"]["padding_id"] == 0
-      # This is the padding id of the text's vocabulary, not the default.
-    )
+    # This is the padding id of the text's vocabulary, not the default.
+    assert saved_config["model"]["padding_id"] == 0
 
 
 def test_random_share_may_be_a_number(data_folder, tmp_path, compilation_cache):
@@ -483,7 +489,10 @@ def test_build_does_not_change_its_config(name, data_folder):
 
 @pytest.mark.parametrize("name", ["bert:tiny", "albert:base_v2", "gpt:gpt1"])
 def test_the_first_parameters_do_not_depend_on_unrolling(name, data_folder):
-  """A run draws them with scanned layers, whatever its steps have."""
+  """Draws parameters with unrolled layers, and with scanned layers.
+
+  They must be equal, because a run always draws them with scanned layers.
+  """
   config = shrink_config(configs.load_defaults(name), data_folder)
   config["model"] |= {"unroll": 2, "num_layers": 2}
   setup = building.build(config_lib.parse(config))
@@ -533,7 +542,10 @@ def test_a_parsed_config_is_frozen():
 
 
 def test_a_run_takes_a_config_dict_and_does_not_change_it(tmp_path):
-  """A ConfigDict is read like a dict: for each, the error names `data.path`."""
+  """Trains with a ConfigDict, and with a dict.
+
+  Both have an empty `data.path`, so both must get the error that names it.
+  """
   config = config_files.open_config("own")
   original_dict = config.to_dict()
   for same_config in (config, config.to_dict()):

@@ -95,7 +95,7 @@ def test_losses_of_every_kind_equal_numpy():
 def tiny_batch(shape, labels):
   ids = tiny_families.token_ids(*shape)
   sequence_ids = np.ones(shape, np.int32)
-  sequence_ids[..., -2:] = 0
+  sequence_ids[..., -2:] = 0  # The last two tokens are padding.
   weights = np.ones(np.shape(labels), np.float32)
   return dict(
     input_ids=ids,
@@ -116,8 +116,10 @@ def test_gpt_trains_its_language_model_with_the_task():
   params = init(jax.random.key(0))
 
   def sums_of(objective):
-    args = {}, {}, batch, jax.random.key(0), False
-    return tiny_families.fast_jit(lambda p: objective.loss(p, *args)[0])(params)
+    loss_arguments = {}, {}, batch, jax.random.key(0), False
+    return tiny_families.fast_jit(
+      lambda p: objective.loss(p, *loss_arguments)[0]
+    )(params)
 
   sums, sums_without_lm = (
     sums_of(objective),
@@ -131,7 +133,7 @@ def test_gpt_trains_its_language_model_with_the_task():
   # three predictions; the losses of the rows are added.
   encoder = tiny_families.build_encoder("gpt")
   ids, sequence_ids = (
-    batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids")
+    batch[key].reshape(4, 6) for key in ("input_ids", "sequence_ids")
   )
   hidden, _ = tiny_families.fast_jit(encoder.apply)(
     {"params": params["encoder"]}, ids, None, sequence_ids
@@ -139,8 +141,8 @@ def test_gpt_trains_its_language_model_with_the_task():
   table = params["encoder"]["embeddings"]["word"]["embedding"]
   logits = np.asarray(hidden @ table.T)
   losses_of_rows = [
-    np.mean([softmax_loss(logits[r, i], ids[r, i + 1]) for i in range(3)])
-    for r in range(4)
+    np.mean([softmax_loss(logits[row, i], ids[row, i + 1]) for i in range(3)])
+    for row in range(4)
   ]
   np.testing.assert_allclose(sums["lm_loss"], np.sum(losses_of_rows), rtol=1e-5)
   assert objective.divisors(batch)["lm_loss"] == 4.0
@@ -152,7 +154,10 @@ def test_gpt_trains_its_language_model_with_the_task():
   "family",
   [
     *("bert", "roberta"),
-    *(pytest.param(f, marks=pytest.mark.slow) for f in ("albert", "gpt")),
+    *(
+      pytest.param(family, marks=pytest.mark.slow)
+      for family in ("albert", "gpt")
+    ),
   ],
 )
 def test_the_embedding_of_padding_is_trained_only_on_request(family):
@@ -170,16 +175,18 @@ def test_the_embedding_of_padding_is_trained_only_on_request(family):
       lambda key: nn.unbox(objective.init(key, batch))
     )
     params = init(jax.random.key(0))
-    args = {}, {}, batch, jax.random.key(0), False
-    take_gradient = jax.grad(lambda p: objective.loss(p, *args)[0]["task_loss"])
+    loss_arguments = {}, {}, batch, jax.random.key(0), False
+    take_gradient = jax.grad(
+      lambda p: objective.loss(p, *loss_arguments)[0]["task_loss"]
+    )
     return jax.tree.map(np.array, tiny_families.fast_jit(take_gradient)(params))
 
   with_fixed_padding = gradients(padding_id=pad)
   with_trained_padding = gradients(padding_id=pad, train_padding=True)
   for name in ("word", "position"):
     tables = [
-      g["encoder"]["embeddings"][name]["embedding"]
-      for g in (with_fixed_padding, with_trained_padding)
+      gradient["encoder"]["embeddings"][name]["embedding"]
+      for gradient in (with_fixed_padding, with_trained_padding)
     ]
     assert tables[1][pad].any()
     if name == "word" or family == "roberta":
@@ -201,6 +208,7 @@ def test_layers_near_the_input_learn_slower():
     "pooler": {"dense": {"kernel": jnp.ones((2, 2))}},
     "classifier": {"dense": {"bias": jnp.ones(2)}},
   }
+  # "written" is the rule of ELECTRA's paper, "released" that of its code.
   for rule, last_power in (("released", 2), ("written", 1)):
     scales = optim.layer_scales(tree, 0.5, rule)
     layer_scales = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
@@ -244,7 +252,9 @@ def test_every_task_config_builds(name):
     dict(family="bert", variant="tiny", vocab_size=64),
     "classification",
     ("a", "b"),
-    **{k: v for k, v in config["objective"].items() if k != "name"},
+    **{
+      key: value for key, value in config["objective"].items() if key != "name"
+    },
   )
   schedule = optim.build_schedule(100, **config["schedule"])
   optim.build_optimizer(schedule, **config["optimizer"])
@@ -254,7 +264,11 @@ def test_every_task_config_builds(name):
 
 @pytest.fixture(scope="module")
 def tuned_run(tmp_path_factory, compilation_cache):
-  """Fine-tunes a model; returns config, run folder and the model's weights."""
+  """Fine-tunes a model.
+
+  Returns the config, the folder of the run, and the weights from which the run
+  started.
+  """
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
   config = configs.load_defaults("glue:cola")
@@ -267,9 +281,8 @@ def tuned_run(tmp_path_factory, compilation_cache):
   config["checkpoint"] |= dict(every=3, keep=3)
   original_config = copy.deepcopy(config)
   train.run(config, str(path / "run"))
-  assert (
-    config == original_config
-  )  # Values that the run derives are only in config.json.
+  # Values that the run derives are only in config.json.
+  assert config == original_config
   return config, path / "run", weights
 
 
@@ -278,7 +291,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
   pretrained = start_from.read_for_fine_tuning(
     config["init_from"], tiny_tasks.PIECES, "task"
   )
-  takes_array = finetune.build(
+  is_pretrained = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).is_pretrained
   run_arrays = runs.read(str(run_folder)).arrays
@@ -286,7 +299,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
     {name: jnp.asarray(array) for name, array in run_arrays.items()}, sep="/"
   )
   params, lines = start_from.take_parameters(
-    pretrained, tree, takes_array, ("cat", "dog")
+    pretrained, tree, is_pretrained, ("cat", "dog")
   )
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
@@ -312,23 +325,26 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
 
 def test_a_run_writes_its_scores_and_its_task(tuned_run):
   _, run_folder, _ = tuned_run
-  rows = logging.read_rows(str(run_folder / "metrics.jsonl"))
+  logged_lines = logging.read_rows(str(run_folder / "metrics.jsonl"))
   # An epoch has 21 rows. In batches of 8 rows it takes three steps.
-  assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
-  scored_rows = [r for r in rows if r["split"] == "heldout"]
-  assert [r["step"] for r in scored_rows] == [3, 6]
+  assert [
+    line["step"] for line in logged_lines if line["split"] == "train"
+  ] == [*range(1, 7)]
+  heldout_lines = [line for line in logged_lines if line["split"] == "heldout"]
+  assert [line["step"] for line in heldout_lines] == [3, 6]
   assert (
-    scored_rows[-1]["examples"] == 10 and 0 <= scored_rows[-1]["accuracy"] <= 1
+    heldout_lines[-1]["examples"] == 10
+    and 0 <= heldout_lines[-1]["accuracy"] <= 1
   )
   model = open_model(str(run_folder))
   assert model.config["labels"] == ["cat", "dog"]
   task = model.config["source"]["fine_tuned"]
   assert (task["name"], task["metrics"]) == ("animals", ["accuracy"])
-  with Checkpointer.for_reading(str(run_folder)) as saver:
-    meta = saver.read_metadata(6)
-    assert meta["task"] == task and saver.best_step() in (3, 6)
-    best_row = max(scored_rows, key=lambda r: (r["accuracy"], -r["step"]))
-    assert meta["best"] == -best_row["accuracy"]
+  with Checkpointer.for_reading(str(run_folder)) as checkpoints:
+    meta = checkpoints.read_metadata(6)
+    assert meta["task"] == task and checkpoints.best_step() in (3, 6)
+    best_line = max(heldout_lines, key=lambda r: (r["accuracy"], -r["step"]))
+    assert meta["best"] == -best_line["accuracy"]
   # The accuracy equals that of a plain loop over the examples.
   vocabulary = tiny_tasks.vocabulary()
   apply = tiny_families.fast_jit(model.module.apply)
@@ -340,7 +356,7 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
     batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
     logits = apply({"params": model.params}, batch)
     num_correct += ("cat", "dog")[int(logits.argmax())] == example["label"]
-  assert num_correct / 10 == scored_rows[-1]["accuracy"]
+  assert num_correct / 10 == heldout_lines[-1]["accuracy"]
 
 
 def test_a_run_from_an_earlier_checkpoint_equals_the_whole_run(
@@ -387,36 +403,36 @@ def test_a_step_is_saved_before_it_is_evaluated(
       patch.setattr(loop.hosts, "stop_requested", lambda s, _: s == step)
       train.run(copy.deepcopy(config), str(workdir))
     else:
-      owner, name = {
+      owner, function_name = {
         "evaluate": (loop, "evaluate_step"),
         "add": (Checkpointer, "add_evaluation"),
       }[event]
-      function, reached_steps = getattr(owner, name), []
+      original_function, reached_steps = getattr(owner, function_name), []
 
       def fail_at_step(*arguments):
         reached_steps.append(3 * len(reached_steps) + 3)
         if reached_steps[-1] == step:
           raise OSError("killed")
-        return function(*arguments)
+        return original_function(*arguments)
 
-      patch.setattr(owner, name, fail_at_step)
+      patch.setattr(owner, function_name, fail_at_step)
       with pytest.raises(OSError, match="killed"):
         train.run(copy.deepcopy(config), str(workdir))
   if event != "signal" or step == 3:
-    with Checkpointer.for_reading(str(workdir)) as saver:
-      assert saver.latest_step() == step
-      assert saver.read_metadata(step)["pending"]
+    with Checkpointer.for_reading(str(workdir)) as checkpoints:
+      assert checkpoints.latest_step() == step
+      assert checkpoints.read_metadata(step)["pending"]
     train.run(copy.deepcopy(config), str(workdir))
   assert untimed_rows(workdir) == untimed_rows(run_folder)
   with (
-    Checkpointer.for_reading(str(run_folder)) as saver,
-    Checkpointer.for_reading(str(workdir)) as new_saver,
+    Checkpointer.for_reading(str(run_folder)) as checkpoints,
+    Checkpointer.for_reading(str(workdir)) as new_checkpoints,
   ):
-    assert saver.best_step() == new_saver.best_step()
+    assert checkpoints.best_step() == new_checkpoints.best_step()
     for saved_step in (3, 6):
       metas = [
-        saver.read_metadata(saved_step),
-        new_saver.read_metadata(saved_step),
+        checkpoints.read_metadata(saved_step),
+        new_checkpoints.read_metadata(saved_step),
       ]
       for meta in metas:
         # The checksums differ, because the rows of the log contain times.
@@ -428,18 +444,18 @@ def test_a_diverged_evaluation_keeps_the_earlier_checkpoint(
   tuned_run, tmp_path, monkeypatch
 ):
   config, *_ = tuned_run
-  check, checked_steps = loop.evaluate_task.check_loss, []
+  original_check, checked_steps = loop.evaluate_task.check_loss, []
 
   def check_nan_at_step_6(step, split, loss):
     checked_steps.append(step)
-    check(step, split, np.nan if step == 6 else loss)
+    original_check(step, split, np.nan if step == 6 else loss)
 
   monkeypatch.setattr(loop.evaluate_task, "check_loss", check_nan_at_step_6)
   with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert checked_steps == [3, 6]
-  with Checkpointer.for_reading(str(tmp_path / "run")) as saver:
-    assert saver.latest_step() == saver.best_step() == 3
+  with Checkpointer.for_reading(str(tmp_path / "run")) as checkpoints:
+    assert checkpoints.latest_step() == checkpoints.best_step() == 3
 
 
 def test_a_missing_package_is_named_before_the_first_step(
@@ -565,12 +581,12 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
 def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
   config, run_folder, _ = tuned_run
   planned_runs = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
-  assert [r.point["schedule.peak"] for r in planned_runs] == [1e-2, -1.0]
+  assert [run.point["schedule.peak"] for run in planned_runs] == [1e-2, -1.0]
   folder = tmp_path / "sweep"
   # The folder of the first run holds a finished run. The learning rate of the
   # second run is refused.
   shutil.copytree(run_folder, folder / planned_runs[0].name)
-  outcomes = sweep.run_all(planned_runs, str(folder), "glue:cola", 0)
+  outcomes = sweep.run_all(planned_runs, str(folder), "glue:cola", processes=0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert outcomes[0].error is None and "schedule.peak" in outcomes[1].error
   lines = sweep.write_report(
@@ -603,9 +619,13 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
 def test_the_best_run_of_a_sweep_has_the_best_metric():
   outcomes = [
     sweep.Outcome(
-      sweep.PlannedRun({}, seed, {}), error, [dict(accuracy=x, loss=x)]
+      sweep.PlannedRun({}, seed, {}),
+      error,
+      [dict(accuracy=number, loss=number)],
     )
-    for seed, (x, error) in enumerate([(0.2, None), (0.5, None), (0.9, "bad")])
+    for seed, (number, error) in enumerate(
+      [(0.2, None), (0.5, None), (0.9, "bad")]
+    )
   ]
   assert sweep.best_outcome(outcomes, "accuracy").run.seed == 1
   assert sweep.best_outcome(outcomes, "loss").run.seed == 0

@@ -61,21 +61,23 @@ def test_the_extracted_layers_equal_those_of_the_encoder(family, tmp_path):
   model = open_tiny_model(tmp_path, family)
   texts = [TEXT, "", "cat"]
   encoded = text_inputs.encode(
-    model, [text_inputs.text_of_string(0, text) for text in texts]
+    model, [text_inputs.text_of_string(id=0, text=text) for text in texts]
   )
   expected = expected_layers(model, encoded[0].ids)
   num_layers = features_lib.num_layers_with_embeddings(model)
   assert expected.shape[1] == num_layers
   features = extract(model, texts, layers=range(num_layers), combine="stack")
   lengths = [len(tokens.ids) for tokens in encoded]
-  assert [len(f.vectors) for f in features] == lengths
+  assert [len(text_features.vectors) for text_features in features] == lengths
   np.testing.assert_allclose(features[0].vectors, expected, atol=TOLERANCE)
   unit = "mean" if family == "elmo" else "cls"
-  (text,) = extract(model, [TEXT], layers=(0, -1), unit=unit)
+  (text_features,) = extract(model, [TEXT], layers=(0, -1), unit=unit)
   pooled_by_family = {"gpt": expected[-1], "elmo": expected.mean(0)}
   pooled_layers = pooled_by_family.get(family, expected[0])
   np.testing.assert_allclose(
-    text.vectors, np.concatenate(pooled_layers[[0, -1]]), atol=TOLERANCE
+    text_features.vectors,
+    np.concatenate(pooled_layers[[0, -1]]),
+    atol=TOLERANCE,
   )
 
 
@@ -96,13 +98,13 @@ def test_elmos_tokenizer_splits_a_text_but_not_a_list_of_words(tmp_path):
   vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL_WORDS, "a"])
   vars(model)["tokenizer"] = vocabulary.special_tokenizer
   texts = [
-    text_inputs.text_of_string(0, "a-b (c)"),
-    text_inputs.text_of_words(0, ["(c)", "a"]),
+    text_inputs.text_of_string(id=0, text="a-b (c)"),
+    text_inputs.text_of_words(id=0, words=["(c)", "a"]),
   ]
-  text, words = text_inputs.encode(model, texts)
-  assert text.pieces[1:-1] == ["a-b", "(", "c", ")"]
-  assert words.pieces[1:-1] == ["(c)", "a"]
-  assert text.ids.shape == (6, 50) and words.ids.shape == (4, 50)
+  text_tokens, word_tokens = text_inputs.encode(model, texts)
+  assert text_tokens.pieces[1:-1] == ["a-b", "(", "c", ")"]
+  assert word_tokens.pieces[1:-1] == ["(c)", "a"]
+  assert text_tokens.ids.shape == (6, 50) and word_tokens.ids.shape == (4, 50)
 
 
 def test_layers_are_combined_as_the_spec_says(bert):
@@ -122,24 +124,26 @@ def test_layers_are_combined_as_the_spec_says(bert):
   for spec, expected in expected_by_spec.items():
     (combined,) = features_lib._combine_layers(layer_vectors, spec)
     np.testing.assert_allclose(combined, expected, atol=TOLERANCE)
-  (text,) = extract(bert, [TEXT], **mix._asdict())
+  (text_features,) = extract(bert, [TEXT], **mix._asdict())
   np.testing.assert_allclose(
-    text.vectors, expected_by_spec[mix], atol=TOLERANCE
+    text_features.vectors, expected_by_spec[mix], atol=TOLERANCE
   )
 
 
 def test_words_have_the_vector_of_the_first_piece_or_the_mean(bert):
-  (text,) = extract(bert, [TEXT])
+  (text_features,) = extract(bert, [TEXT])
   # The tokens are [CLS] the cats sat . un ##aff ##able [SEP].
   pieces_by_word = [[1], [2], [3, 4], [5, 6, 7]]
   (first_piece_features,) = extract(bert, [TEXT], unit="word")
   assert first_piece_features.tokens == ("the", "cats", "sat.", "unaffable")
   np.testing.assert_allclose(
-    first_piece_features.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
+    first_piece_features.vectors,
+    text_features.vectors[[1, 2, 3, 5]],
+    atol=TOLERANCE,
   )
   (mean_features,) = extract(bert, [TEXT], unit="word", pieces="mean")
   expected = [
-    text.vectors[word_pieces].mean(0) for word_pieces in pieces_by_word
+    text_features.vectors[word_pieces].mean(0) for word_pieces in pieces_by_word
   ]
   np.testing.assert_allclose(mean_features.vectors, expected, atol=TOLERANCE)
 
@@ -152,9 +156,9 @@ def test_each_separate_word_has_one_vector(bert):
   words = ["the cats", "", "sat", "\u200b", "."]
   (features,) = extract(bert, [words], unit="word", pieces="mean")
   assert features.tokens == tuple(words)
-  (text,) = extract(bert, ["the cats sat ."])
-  expected = text.vectors[[1, 3, 4]]
-  expected[0] = text.vectors[1:3].mean(0)
+  (text_features,) = extract(bert, ["the cats sat ."])
+  expected = text_features.vectors[[1, 3, 4]]
+  expected[0] = text_features.vectors[1:3].mean(0)
   vectors = features.vectors
   np.testing.assert_allclose(vectors[[0, 2, 4]], expected, atol=TOLERANCE)
   assert not vectors[[1, 3]].any()
@@ -163,48 +167,64 @@ def test_each_separate_word_has_one_vector(bert):
 def test_a_space_belongs_to_the_word_after_it(tmp_path):
   model = open_tiny_model(tmp_path, "roberta")
   (tokens,) = text_inputs.encode(
-    model, [text_inputs.text_of_words(0, ["é", "a b", "c"])]
+    model, [text_inputs.text_of_words(id=0, words=["é", "a b", "c"])]
   )
   # The first tokens are <s> and the two bytes of é.
   assert tokens.word_indices.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
 
 
 def test_the_time_to_encode_a_text_grows_with_its_length_only(bert):
-  """The library copies all offsets of a text at each access."""
-  num_accesses = []
+  """Counts how often `encode` accesses the library's encoding of a text.
+
+  Each access copies all offsets of the text. So a longer text must not need
+  more accesses.
+  """
+  accessed_names = []
 
   class Encoding:
     def __init__(self, encoding):
       self._encoding = encoding
 
     def __getattr__(self, name):
-      num_accesses.append(name)
+      accessed_names.append(name)
       return getattr(self._encoding, name)
 
   class Tokenizer:
     normalizer = bert.tokenizer.normalizer
 
     def encode_batch(self, texts):
-      return [Encoding(x) for x in bert.tokenizer.encode_batch(texts)]
+      return [
+        Encoding(encoding) for encoding in bert.tokenizer.encode_batch(texts)
+      ]
 
   model = SimpleNamespace(config=bert.config, tokenizer=Tokenizer())
   for text in ("the cat", "the cat sat on a mat"):
-    text_inputs.encode(model, [text_inputs.text_of_string(0, text)])
-  short, long = np.split(np.array(num_accesses), 2)
-  assert short.tolist() == long.tolist()
+    text_inputs.encode(model, [text_inputs.text_of_string(id=0, text=text)])
+  accesses_of_short_text, accesses_of_long_text = np.split(
+    np.array(accessed_names), 2
+  )
+  assert accesses_of_short_text.tolist() == accesses_of_long_text.tolist()
 
 
 def test_windows_have_no_gaps_and_each_token_has_the_most_context():
   rng = np.random.default_rng(0)
   for _ in range(200):
-    num_pieces, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
+    num_pieces, max_length = int(rng.integers(0, 60)), int(rng.integers(8, 20))
     overlap = int(rng.integers(0, 12))
     ids = np.arange(num_pieces + 2)
-    tokens = text_inputs.Tokens(ids, [], [], ids, ids, 1, num_pieces + 1)
-    rows = list(features_lib._windows_of(0, tokens, longest, overlap))
+    tokens = text_inputs.Tokens(
+      ids=ids,
+      pieces=[],
+      offsets=[],
+      word_indices=ids,
+      tokenizer_word_indices=ids,
+      begin=1,
+      end=num_pieces + 1,
+    )
+    rows = list(features_lib._windows_of(0, tokens, max_length, overlap))
     joined_ids = []
     for row in rows:
-      assert len(row.ids) <= longest and row.begin < row.end
+      assert len(row.ids) <= max_length and row.begin < row.end
       assert row.ids[0] == 0 and row.ids[-1] == num_pieces + 1
       assert row.text_position == len(joined_ids)
       joined_ids += row.ids[row.begin : row.end].tolist()
@@ -216,9 +236,12 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
         # that has fewer. A side counts as 99 if the text ends there. The first
         # context is that in `row`; then come all windows with the token.
         contexts = [
-          min(token - a if a > 1 else 99, b - token if b < num_pieces else 99)
-          for a, b in [(row.ids[1], row.ids[-2]), *spans]
-          if a <= token <= b
+          min(
+            token - first if first > 1 else 99,
+            last - token if last < num_pieces else 99,
+          )
+          for first, last in [(row.ids[1], row.ids[-2]), *spans]
+          if first <= token <= last
         ]
         assert not contexts or contexts[0] >= max(contexts) - 1
 
@@ -226,8 +249,10 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
 def test_a_long_text_is_read_in_windows(bert):
   # The text has 42 words and two special tokens. The model takes 34 tokens.
   words = ["the", "cat", "sat", "on", "a", "mat"] * 7
-  (text,) = extract(bert, [words], overlap=10)
-  (tokens,) = text_inputs.encode(bert, [text_inputs.text_of_words(0, words)])
+  (text_features,) = extract(bert, [words], overlap=10)
+  (tokens,) = text_inputs.encode(
+    bert, [text_inputs.text_of_words(id=0, words=words)]
+  )
   cls, sep = tokens.ids[[0, -1]]
   # Counted from 0, words 10 to 31 are in both windows. The vectors before word
   # 21 come from the first window, and all later vectors from the second.
@@ -236,21 +261,27 @@ def test_a_long_text_is_read_in_windows(bert):
     for window in (slice(0, 32), slice(10, 42))
   )
   expected = np.concatenate([first_window[:22], second_window[12:]])
-  np.testing.assert_allclose(text.vectors, expected, atol=TOLERANCE)
-  (text,) = extract(bert, [words], overlap=10, unit="mean", normalize=True)
+  np.testing.assert_allclose(text_features.vectors, expected, atol=TOLERANCE)
+  (text_features,) = extract(
+    bert, [words], overlap=10, unit="mean", normalize=True
+  )
   mean = expected.mean(0) / np.linalg.norm(expected.mean(0))
-  np.testing.assert_allclose(text.vectors, mean, atol=TOLERANCE)
-  (text,) = extract(bert, [words], overlap=10, unit="cls")
+  np.testing.assert_allclose(text_features.vectors, mean, atol=TOLERANCE)
+  (text_features,) = extract(bert, [words], overlap=10, unit="cls")
   np.testing.assert_allclose(
-    text.vectors, (first_window[0] + second_window[0]) / 2, atol=TOLERANCE
+    text_features.vectors,
+    (first_window[0] + second_window[0]) / 2,
+    atol=TOLERANCE,
   )
 
 
 def test_batches_hold_every_row_once_in_few_shapes():
   rng = np.random.default_rng(1)
-  rows = [np.full(n, n, np.int32) for n in rng.integers(0, 81, 300)]
+  rows = [
+    np.full(length, length, np.int32) for length in rng.integers(0, 81, 300)
+  ]
   row_indices, shapes = [], set()
-  for batch in row_batches.batches(rows, 80, 640):
+  for batch in row_batches.batches(rows, max_length=80, batch_tokens=640):
     ids, token_masks = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
     shapes.add(ids.shape)
     assert ids.size <= 640 and ids.shape[1] <= 80
@@ -267,12 +298,14 @@ def test_batches_hold_every_row_once_in_few_shapes():
 
 def test_neither_order_nor_batches_change_a_vector(bert):
   rng = np.random.default_rng(2)
-  texts = [["cat"] * int(n) for n in rng.integers(0, 20, 40)]
+  texts = [["cat"] * int(num_words) for num_words in rng.integers(0, 20, 40)]
   one_by_one = extract(bert, texts, tokens=1, unit="mean")
   in_batches = extract(bert, texts[::-1], tokens=512, unit="mean")[::-1]
-  assert [f.id for f in one_by_one] == list(range(40))
-  for a, b in zip(one_by_one, in_batches, strict=True):
-    np.testing.assert_allclose(a.vectors, b.vectors, atol=TOLERANCE)
+  assert [text_features.id for text_features in one_by_one] == list(range(40))
+  for text_features, batch_features in zip(one_by_one, in_batches, strict=True):
+    np.testing.assert_allclose(
+      text_features.vectors, batch_features.vectors, atol=TOLERANCE
+    )
 
 
 def test_jsonl_npz_and_hdf5_hold_the_same_features(bert, tmp_path, monkeypatch):
@@ -280,22 +313,27 @@ def test_jsonl_npz_and_hdf5_hold_the_same_features(bert, tmp_path, monkeypatch):
   monkeypatch.setattr(feature_files, "_CHUNK_SIZE", 2)
   features = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
   path_by_extension = {
-    e: str(tmp_path / f"f.{e}") for e in ("jsonl", "npz", "h5")
+    extension: str(tmp_path / f"f.{extension}")
+    for extension in ("jsonl", "npz", "h5")
   }
   for path in path_by_extension.values():
     assert feature_files.write(path, features) == 3
-  vectors = np.concatenate([f.vectors for f in features])
+  vectors = np.concatenate(
+    [text_features.vectors for text_features in features]
+  )
   rows = read_rows(tmp_path / "f.jsonl")
-  assert [row["tokens"] for row in rows] == [list(f.tokens) for f in features]
+  assert [row["tokens"] for row in rows] == [
+    list(text_features.tokens) for text_features in features
+  ]
   json_vectors = np.concatenate(
-    [np.array(r["vectors"], np.float32) for r in rows]
+    [np.array(row["vectors"], np.float32) for row in rows]
   )
   np.testing.assert_array_equal(json_vectors, vectors)
   arrays = np.load(path_by_extension["npz"])
-  with h5py.File(path_by_extension["h5"]) as f:
+  with h5py.File(path_by_extension["h5"]) as h5_file:
     for key in arrays:
       is_text = key in ("ids", "tokens")
-      h5_array = f[key].asstr()[:] if is_text else f[key][:]
+      h5_array = h5_file[key].asstr()[:] if is_text else h5_file[key][:]
       np.testing.assert_array_equal(h5_array, arrays[key])
   assert arrays["starts"].tolist() == [0, 4, 6, 11]
   np.testing.assert_array_equal(arrays["vectors"], vectors)
@@ -395,20 +433,29 @@ def test_sentence_vectors_are_those_of_transformers(tmp_path):
   model = open_model(str(tmp_path / "hf"))
   features = extract(model, texts, unit="mean", normalize=True)
   np.testing.assert_allclose(
-    [f.vectors for f in features], expected, atol=TOLERANCE, rtol=0
+    [text_features.vectors for text_features in features],
+    expected,
+    atol=TOLERANCE,
+    rtol=0,
   )
 
 
 def test_a_tagger_on_frozen_features_learns(bert):
   rng = np.random.default_rng(3)
   words = ["cat", "cats", "a", "b", "mat"]
-  texts = [rng.choice(words, n).tolist() for n in rng.integers(1, 9, 24)]
+  texts = [
+    rng.choice(words, num_words).tolist()
+    for num_words in rng.integers(1, 9, 24)
+  ]
   # The tag is 1 if a word repeats the word before it, so context is needed.
   tags = [
     np.int32([i > 0 and text[i] == text[i - 1] for i in range(len(text))])
     for text in texts
   ]
-  features = [f.vectors for f in extract(bert, texts, layers=(0,), unit="word")]
+  features = [
+    text_features.vectors
+    for text_features in extract(bert, texts, layers=(0,), unit="word")
+  ]
   features.insert(2, np.zeros((0, 16), np.float32))
   tags.insert(2, np.zeros(0, np.int32))
   sentences = bilstm_tagger.TaggedSentences(features, tags)
@@ -418,10 +465,13 @@ def test_a_tagger_on_frozen_features_learns(bert):
   predicted_tags = bilstm_tagger.predict(
     module, params, sentences, batch_size=24
   )
-  is_right = np.concatenate(
-    [a == b for a, b in zip(predicted_tags, tags, strict=True)]
+  is_correct = np.concatenate(
+    [
+      predicted == expected
+      for predicted, expected in zip(predicted_tags, tags, strict=True)
+    ]
   )
-  assert loss < 0.1 and is_right.mean() > 0.97
+  assert loss < 0.1 and is_correct.mean() > 0.97
   assert [len(row) for row in predicted_tags] == [len(row) for row in tags]
   # Vectors in the padding of a row do not change the logits of its words.
   _, batch = next(bilstm_tagger.batches(sentences, 24))
@@ -438,7 +488,7 @@ def test_a_tagger_learns_which_layer_to_read():
   rng = np.random.default_rng(1)
   features = [rng.normal(size=(5, 3, 4)).astype(np.float32) for _ in range(32)]
   # The tag depends only on the second layer.
-  tags = [(x[:, 1, 0] > 0).astype(np.int32) for x in features]
+  tags = [(vectors[:, 1, 0] > 0).astype(np.int32) for vectors in features]
   sentences = bilstm_tagger.TaggedSentences(features, tags)
   module = bilstm_tagger.BiLstmTagger(2, hidden=4, num_layers=1, dropout=0.0)
   options = bilstm_tagger.TrainingOptions(epochs=30, batch_size=32, rate=0.05)
@@ -447,21 +497,22 @@ def test_a_tagger_learns_which_layer_to_read():
   assert np.argmax(mix["weights"]) == 1 and loss < 0.3
   # A tagger without a mix predicts these tags too, if the test mixes the
   # layers.
-  share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
+  layer_shares = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
   mixed_features = [
-    mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features
+    mix["gamma"] * np.einsum("lkd,k->ld", vectors, layer_shares)
+    for vectors in features
   ]
   params_without_mix = {
     name: param for name, param in params["params"].items() if name != "mix"
   }
   mixed_sentences = bilstm_tagger.TaggedSentences(
-    [np.asarray(x) for x in mixed_features], tags
+    [np.asarray(vectors) for vectors in mixed_features], tags
   )
-  for a, b in zip(
+  for predicted, expected in zip(
     bilstm_tagger.predict(module, params, sentences, batch_size=32),
     bilstm_tagger.predict(
       module, {"params": params_without_mix}, mixed_sentences, batch_size=32
     ),
     strict=True,
   ):
-    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(predicted, expected)
