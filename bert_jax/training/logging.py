@@ -2,6 +2,9 @@
 
 A run reports to metrics.jsonl, to TensorBoard and to progress lines. It also
 draws a plot of the losses, and writes a trace of the profiler.
+
+In this file, a row is one JSON object of metrics.jsonl: the metrics of some
+training steps, or the results of an evaluation.
 """
 
 import contextlib
@@ -31,7 +34,7 @@ T = TypeVar("T")
 
 # The seconds until `Logger.report_progress` prints its first line.
 FIRST_WAIT = 3.0
-# Results of an evaluation that are numbers of things, and so have no fraction.
+# The names of results that count things. They are printed without a fraction.
 _COUNT_NAMES = frozenset({"examples", "predicted_labels"})
 # A function that is called with each new row of metrics.jsonl, with the row's
 # progress line, and with the number of steps of the run.
@@ -39,7 +42,7 @@ RowCallback = Callable[[Mapping[str, Any], str, int], None]
 
 
 def result_text(name: str, mean: float) -> str:
-  """Returns a result of an evaluation as lines of a run show it."""
+  """Formats a result of an evaluation for the progress lines of a run."""
   return f"{mean:,.0f}" if name in _COUNT_NAMES else f"{mean:.4f}"
 
 
@@ -59,13 +62,13 @@ def read_rows(path: PathLike) -> list[dict[str, Any]]:
   lines = file.read_bytes().decode("utf-8", errors="replace").split("\n")
   rows = []
   # Complete lines end with a newline, so the last line is empty or cut off.
-  for number, line in enumerate(lines[:-1], 1):
+  for line_number, line in enumerate(lines[:-1], 1):
     try:
       row = parse_json(line)
       row = {k: math.nan if v is None else v for k, v in row.items()}
       rows.append({"step": int(row["step"]), "split": row["split"], **row})
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-      say(f"{path}:{number} is damaged and is left out.")
+      say(f"{path}:{line_number} is damaged and is left out.")
   return rows
 
 
@@ -78,7 +81,7 @@ class _RowRecord:
 
   def __init__(self) -> None:
     self._checksum = 0
-    # {"train": [[first step, last step, every], ...], ...}
+    # {"train": [[first step, last step, steps between two rows], ...], ...}
     self._spans: dict[str, list[list[int]]] = {}
 
   def add(self, row: dict[str, Any]) -> None:
@@ -88,7 +91,10 @@ class _RowRecord:
   def value_to_save(self) -> dict[str, Any]:
     # Copy the spans, because they grow while a checkpoint is written in the
     # background.
-    spans = {split: [[*span] for span in s] for split, s in self._spans.items()}
+    spans = {
+      split: [[*span] for span in split_spans]
+      for split, split_spans in self._spans.items()
+    }
     return {"steps": spans, "checksum": self._checksum}
 
   def describe_differences(self, saved: dict[str, Any] | None) -> list[str]:
@@ -113,7 +119,7 @@ class _RowRecord:
 
 
 def _add_step(spans: list[list[int]], step: int) -> None:
-  """Adds a step to a list of arithmetic progressions [first, last, every]."""
+  """Adds a step to a list of spans, [first step, last step, interval]."""
   if spans:
     first, last, every = spans[-1]
     if first == last and step > last:
@@ -134,15 +140,15 @@ def _steps_in(spans: list[list[int]]) -> set[int]:
 
 
 def _format_steps(spans: list[list[int]]) -> str:
-  """Writes steps in short form, since there may be thousands."""
-  names: list[str] = []
+  """Formats the steps of spans in a short form; there may be thousands."""
+  texts: list[str] = []
   for first, last, every in spans:
     if (last - first) // every < 3:
-      names += map(str, range(first, last + 1, every))
+      texts += map(str, range(first, last + 1, every))
     else:
       every_note = f" (every {every})" if every > 1 else ""
-      names.append(f"{first} to {last}{every_note}")
-  return f"step{'s' if len(_steps_in(spans)) > 1 else ''} {', '.join(names)}"
+      texts.append(f"{first} to {last}{every_note}")
+  return f"step{'s' if len(_steps_in(spans)) > 1 else ''} {', '.join(texts)}"
 
 
 def format_duration(seconds: float) -> str:
@@ -204,8 +210,8 @@ class Logger:
 
     rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
     if repeats_evaluation:
-      old_row = {"step": start_step, "split": "heldout"}
-      rows = [r for r in rows if not old_row.items() <= r.items()]
+      old_fields = {"step": start_step, "split": "heldout"}
+      rows = [r for r in rows if not old_fields.items() <= r.items()]
     self._record = _RowRecord()
     for row in rows:
       self._record.add(row)
@@ -213,10 +219,10 @@ class Logger:
       say(f"{self._path}: {line}")
     write_atomically(self._path, "".join(map(_json_line, rows)))
     self._file = self._path.open("a")
-    # Write events in this thread. The library's writer starts another thread.
-    # If a full disk ends that thread, the run waits for it forever.
+    # Write events in this thread. The library's usual writer starts another
+    # thread. If a full disk ends that thread, the run waits for it forever.
     self._event_writer = event_file_writer.EventsWriter(str(folder / "events"))
-    # START makes TensorBoard drop the events of this step and of later steps.
+    # START makes TensorBoard drop old events of `step` and of later steps.
     restart = SessionLog(status=SessionLog.START)
     self._write_event(step=start_step + 1, session_log=restart)
 
@@ -295,8 +301,8 @@ class Logger:
     """Prints lines during a slow block; see `messages.Progress`."""
     if not self._is_writer:
       return contextlib.nullcontext()
-    # Another thread prints the lines. With this context, that thread's lines go
-    # where this thread's lines go.
+    # `Progress` prints the lines in another thread. This context makes that
+    # thread print where this thread prints; see `messages.pass_lines_to`.
     context = contextvars.copy_context()
 
     def write(line: str) -> None:
@@ -323,10 +329,10 @@ class Logger:
       tokens: the number of tokens of a step without padding, over all hosts.
     """
     now = time.perf_counter()
-    seconds, steps = now - self._last_time, step - self._last_step
+    seconds, num_steps = now - self._last_time, step - self._last_step
     self._last_time, self._last_step = now, step
     self._line_time = now
-    shares = self._wait_shares(seconds)
+    wait_shares = self._wait_shares(seconds)
     if not self._is_writer:
       return
     row: dict[str, Any] = {"step": step, "split": "train", **means}
@@ -334,17 +340,18 @@ class Logger:
     # turns into 0.0.
     row["padding"] = max(row["padding"], 0.0) + 0.0
     line = f"step {step}/{self._total_steps} loss {means['loss']:.4f}"
-    if steps:
-      rate = steps / seconds
-      row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}
-      row |= shares
-      line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
+    if num_steps:
+      speed = num_steps / seconds
+      row |= {"steps_per_second": speed, "tokens_per_second": tokens * speed}
+      row |= wait_shares
+      line += f" {speed:.2f} steps/s {tokens * speed:,.0f} tokens/s"
       line += f" padding {row['padding']:.1%}"
-      mfu = share_of_peak_flops(means["flops_per_step"] * steps, seconds)
+      # mfu: the model's FLOPs utilization.
+      mfu = share_of_peak_flops(means["flops_per_step"] * num_steps, seconds)
       if mfu is not None:
         row["mfu"] = mfu
         line += f" mfu {mfu:.1%}"
-      line += f" ETA {format_duration((self._total_steps - step) / rate)}"
+      line += f" ETA {format_duration((self._total_steps - step) / speed)}"
     self._write_row(row)
     self._print_row(row, line)
 
@@ -423,6 +430,7 @@ PEAK_FLOPS: dict[str, float] = {
 def peak_flops(device: jax.Device) -> float | None:
   """Returns a device's peak FLOP/s in bfloat16; None if it is not known."""
   names = [n for n in PEAK_FLOPS if device.device_kind.startswith(n)]
+  # The longest name fits best: "TPU v5 lite" also begins with "TPU v5".
   return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
@@ -556,6 +564,7 @@ class StepSums:
             f" {messages.setting('init_from', 'RUN@STEP')} and a lower"
             f" {messages.key_in_remedy('schedule.peak')}."
           )
+        # Store the loss as text, since it may be NaN, which JSON cannot hold.
         self._skipped.append([step, repr(metrics["loss"])])
         continue
       if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
@@ -611,7 +620,7 @@ class StepSums:
     if skipped_steps:
       means["skipped_steps"] = skipped_steps
       skipped_text = ", ".join(
-        f"{step} (loss {x})" for step, x in self._skipped
+        f"{step} (loss {loss})" for step, loss in self._skipped
       )
       say(f"skipped: the updates of steps {skipped_text}")
     self._count, self._sums, self._skipped = 0, {}, []
@@ -646,7 +655,7 @@ class Profiler:
     """Ends the trace after the last step to trace.
 
     Args:
-      step: the step that was dispatched.
+      step: the step that the device computes.
       wait_for: a result of this step.
     """
     if self._is_tracing and step + 1 >= self._end:

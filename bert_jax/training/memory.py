@@ -27,8 +27,8 @@ TPU_MEMORY_GIB = {
   "TPU v5": 95,  # v5p
   "TPU v6 lite": 32,  # v6e
 }
-# The share of a device's memory that activations may take. Parameters, moments,
-# gradients, logits and the compiler's own arrays share the other half.
+# The share of a device's memory that activations may take. The rest is for
+# parameters, moments, gradients, logits and the compiler's own arrays.
 ACTIVATION_SHARE = 0.5
 
 
@@ -52,7 +52,7 @@ def activation_bytes(
   A layer keeps s b h (34 + 5 a s / h) bytes in 16 bits, for rows of s tokens, b
   rows, width h and a heads (Korthikanti et al. 2022, "Reducing Activation
   Recomputation in Large Transformer Models", equation 1). A kernel for
-  attention keeps no scores, so the second term is absent.
+  attention keeps no attention scores, so the second term is left out.
 
   Args:
     model: the section `model` of the config.
@@ -73,10 +73,13 @@ def activation_bytes(
       encoder.heads,
       encoder.hidden // encoder.heads,
     )
-  bytes_per_number = 34.0
+  # Bytes for each element of a layer's hidden states, in 16 bits.
+  bytes_per_element = 34.0
   if attention == "xla":
-    bytes_per_number += 5 * encoder.heads * length / encoder.hidden
-  bytes_per_layer = length * rows_per_device * encoder.hidden * bytes_per_number
+    bytes_per_element += 5 * encoder.heads * length / encoder.hidden
+  bytes_per_layer = (
+    length * rows_per_device * encoder.hidden * bytes_per_element
+  )
   bytes_per_layer *= jnp.dtype(encoder.dtype).itemsize / 2
   return bytes_per_layer * encoder.num_layers / mesh.shape["tensor"]
 
@@ -84,11 +87,11 @@ def activation_bytes(
 def choose_remat(
   model: config_lib.Model, plan: Sequence[phases.Phase], mesh: Mesh
 ) -> bool:
-  """Returns the value of `model.remat` for all phases of a run.
+  """Returns True if all phases of a run recompute activations.
 
-  If the section does not set a value, the value is True if the activations of
-  the largest phase take more than `ACTIVATION_SHARE` of a device's memory, or
-  if it is not known how much memory the device has.
+  If the config does not set `model.remat`, the result is True if the
+  activations of a phase take more than `ACTIVATION_SHARE` of a device's memory,
+  or if the size of this memory is not known.
 
   Args:
     model: the section `model` of the config.
@@ -97,8 +100,8 @@ def choose_remat(
   """
   if model.remat is not None:
     return model.remat
-  memory = device_memory(mesh.devices.flat[0])
-  if memory is None:
+  memory_bytes = device_memory(mesh.devices.flat[0])
+  if memory_bytes is None:
     return True
   most_bytes = max(activation_bytes(model, phase, mesh) for phase in plan)
-  return most_bytes > ACTIVATION_SHARE * memory
+  return most_bytes > ACTIVATION_SHARE * memory_bytes

@@ -18,7 +18,7 @@ from optax import Params, Updates
 
 # Number of an optimizer step, counted from 0 -> learning rate.
 Schedule = Callable[[ArrayLike], ArrayLike]
-# The rules of `layer_scales`.
+# The names of the rules of `layer_scales`.
 LAYER_RULES = ("released", "written")
 # The names of the two variants of ELMo's optimizer; see `build_adagrad`.
 ADAGRAD_NAMES = ("adagrad", "adagrad_each")
@@ -45,24 +45,24 @@ def decay_mask(params: Params) -> Params:
 
   The name of the leaf decides. The rank cannot decide, because the bias of a
   stack of layers has rank 2. The module's name cannot decide either, because
-  modules of one role have several names ("LayerNorm", "layer_norm", ...).
+  modules with one purpose have several names ("LayerNorm", "layer_norm", ...).
 
   Raises:
     ValueError: a leaf's name has no rule.
   """
-  decay_by_name = {"kernel": True, "embedding": True, "bias": False}
-  decay_by_name["scale"] = False
+  decays_by_name = {"kernel": True, "embedding": True, "bias": False}
+  decays_by_name["scale"] = False
   # ELMo: the projections of the LSTMs' outputs, and the weighted sum of layers.
-  decay_by_name |= {"projection": True, "layer_weights": False, "gamma": False}
+  decays_by_name |= {"projection": True, "layer_weights": False, "gamma": False}
 
   def decide(path: KeyPath, _: jax.Array) -> bool:
     names = _names_on_path(path)
-    if names[-1] not in decay_by_name:
+    if names[-1] not in decays_by_name:
       raise ValueError(
         f"parameter {'/'.join(names)} has no rule for weight decay; add its"
         " name to `optim.decay_mask`."
       )
-    return decay_by_name[names[-1]]
+    return decays_by_name[names[-1]]
 
   return tree_map_with_path(decide, params)
 
@@ -128,7 +128,7 @@ def scale_by_corrected_adam(
   every update has half of this error. This error alone changed the loss by 4e-4
   after 48 steps of fine-tuning on STS-B.
   """
-  logarithms = [math.log(b) if b else -math.inf for b in (b1, b2)]
+  log_decays = [math.log(b) if b else -math.inf for b in (b1, b2)]
 
   def init(params: Params) -> optax.ScaleByAdamState:
     count = jnp.zeros((), jnp.int32)
@@ -143,9 +143,11 @@ def scale_by_corrected_adam(
     count = optax.safe_increment(state.count)
     mu, nu = _new_moments(grads, state, b1, b2)
     # `expm1` computes 1 - b**count without subtracting nearly equal numbers.
-    m_weight, v_weight = (-jnp.expm1(count * x) for x in logarithms)
+    mu_divisor, nu_divisor = (-jnp.expm1(count * x) for x in log_decays)
     updates = jax.tree.map(
-      lambda m, v: (m / m_weight) / (jnp.sqrt(v / v_weight) + epsilon), mu, nu
+      lambda m, v: (m / mu_divisor) / (jnp.sqrt(v / nu_divisor) + epsilon),
+      mu,
+      nu,
     )
     return updates, optax.ScaleByAdamState(count, mu, nu)
 
@@ -194,9 +196,8 @@ def layer_scales(
 ) -> Params:
   """Returns a factor for each leaf's learning rate.
 
-  The factor falls from the head to the embeddings.
-
-  The factors for n layers and decay d are:
+  The factor falls from the head to the embeddings. The factors for n layers and
+  decay d are:
 
   | leaf | "released" | "written" |
   |---|---|---|
@@ -206,8 +207,8 @@ def layer_scales(
   | embeddings | d^(n + 2) | d^(n + 1) |
 
   "written" is the rule of the paper (Clark et al. 2020, section 3.1). The
-  released code has one power too many (google-research/electra
-  model/optimization.py, _get_layer_lrs), and the authors kept this rule.
+  released code multiplies by one d more than the paper (google-research/electra
+  model/optimization.py, _get_layer_lrs), and the authors kept the code's rule.
 
   Args:
     params: parameters with an `encoder`, or their shapes.
@@ -240,8 +241,8 @@ def layer_scales(
       return 1.0
     if "layers" not in names:
       return decay**highest_power
-    powers = decay ** (highest_power - 1.0 - jnp.arange(num_layers))
-    return powers.reshape(-1, *[1] * (leaf.ndim - 1)).astype(jnp.float32)
+    layer_factors = decay ** (highest_power - 1.0 - jnp.arange(num_layers))
+    return layer_factors.reshape(-1, *[1] * (leaf.ndim - 1)).astype(jnp.float32)
 
   return tree_map_with_path(scale, params)
 
@@ -272,7 +273,8 @@ class MuonState(NamedTuple):
   nu: Updates
 
 
-# The coefficients and the number of Newton-Schulz iterations (Jordan et al.).
+# The coefficients of a Newton-Schulz iteration, and the number of iterations
+# (Jordan et al. 2024).
 _QUINTIC_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NUM_ITERATIONS = 5
 
@@ -308,15 +310,15 @@ def orthogonalise(
     1.2 (Jordan et al. 2024).
   """
   c1, c3, c5 = _QUINTIC_COEFFICIENTS
-  is_transposed = matrices.shape[1] > matrices.shape[2]
-  if is_transposed:
+  is_tall = matrices.shape[1] > matrices.shape[2]
+  if is_tall:
     matrices = matrices.swapaxes(1, 2)
   norms = jnp.sqrt(jnp.square(matrices).sum((1, 2), keepdims=True))
   x = (matrices / (norms + 1e-8)).astype(dtype)
   for _ in range(_NUM_ITERATIONS):
     gram = x @ x.swapaxes(1, 2)
     x = c1 * x + (c3 * gram + c5 * gram @ gram) @ x
-  x = x.swapaxes(1, 2) if is_transposed else x
+  x = x.swapaxes(1, 2) if is_tall else x
   return x.astype(jnp.float32)
 
 
@@ -329,13 +331,11 @@ def scale_by_muon(
 ) -> optax.GradientTransformation:
   """Builds Muon for the layers' matrices, and Adam for all other leaves.
 
-  Adam has bias correction.
-
-  This is the optimizer of Jordan et al. 2024, "Muon: An optimizer for hidden
-  layers in neural networks", with Nesterov momentum. The update of a matrix is
-  scaled by 0.2 times the square root of its longer side, so that Adam's
-  learning rate and weight decay fit Muon too (Liu et al. 2025, "Muon
-  is Scalable for LLM Training", section 2.2).
+  Adam has bias correction. This is the optimizer of Jordan et al. 2024, "Muon:
+  An optimizer for hidden layers in neural networks", with Nesterov momentum.
+  The update of a matrix is scaled by 0.2 times the square root of its longer
+  side, so that Adam's learning rate and weight decay fit Muon too (Liu et al.
+  2025, "Muon is Scalable for LLM Training", section 2.2).
 
   Args:
     b1: Adam's decay of the first moment.
@@ -378,6 +378,7 @@ def scale_by_muon(
         return (*update_matrices(path, grad, mu), nu)
       return adam_leaves
 
+    # Turn the tree of (update, mu, nu) into three trees.
     updates, mu, nu = jax.tree.transpose(
       jax.tree.structure(grads),
       jax.tree.structure((0, 0, 0)),
@@ -410,9 +411,8 @@ class AdagradState(NamedTuple):
 def scale_by_adagrad(initial_sum: float) -> optax.GradientTransformation:
   """Divides gradients by the root of their accumulated squares.
 
-  The squares of each element are added up over all steps so far.
-
-  This is the method of Duchi et al. 2011, as in tf.train.AdagradOptimizer.
+  The squares of each element are added up over all steps so far. This is the
+  method of Duchi et al. 2011, as in tf.train.AdagradOptimizer.
 
   Args:
     initial_sum: the initial value of each sum. There is no epsilon, so only
@@ -468,8 +468,8 @@ def build_adagrad(
       code does; "adagrad_each" clips each variable's gradient by its norm.
     initial_accumulator: see `scale_by_adagrad` (1.0 as published).
     gradient_scale: the gradients are multiplied by this number. In the released
-      code, the number is the length of a row, 20. The factor has an effect,
-      because the accumulator begins above 0.
+      code, the number is the length of a row, 20. It changes the updates,
+      because the accumulator does not begin at 0.
     clip_norm: the largest norm of scaled gradients (10.0 as published); 0 means
       no clipping.
 
@@ -486,8 +486,8 @@ def build_adagrad(
       "adagrad": optax.clip_by_global_norm,
       "adagrad_each": clip_each_variable,
     }
-    # Clip before scaling, because the train step reports `grad_norm` before
-    # scaling.
+    # `clip_norm` is a norm of scaled gradients. The gradients are scaled only
+    # after they are clipped, so divide `clip_norm` by the scale.
     clip = clip_functions[name](clip_norm / gradient_scale)
   return optax.chain(
     clip,
@@ -544,8 +544,8 @@ def build_optimizer(
   | lamb_optax | `optax.lamb`, applied to each layer of a stack |
 
   fairseq has one group of parameters, so it decays all parameters. fairseq adds
-  epsilon before the correction of v, and this code adds epsilon after the
-  correction.
+  epsilon before the second moment's bias is corrected, and this code adds
+  epsilon after the correction.
 
   Args:
     schedule: step -> learning rate.
@@ -577,6 +577,8 @@ def build_optimizer(
     )
   uncorrected_adam = scale_by_uncorrected_adam(b1, b2, epsilon)
   corrected_adam = scale_by_corrected_adam(b1, b2, epsilon)
+  # Name -> Adam, the mask of weight decay, and the mask of the trust ratio
+  # (None if there is no trust ratio).
   rules = {
     "adamw_bert": (uncorrected_adam, decay_mask, None),
     "adamw": (corrected_adam, decay_mask, None),
@@ -603,10 +605,11 @@ def build_schedule(
 ) -> Schedule:
   """Builds a schedule: a linear warm-up, then the decay with the given name.
 
-  * "bert": linear decay that counts from step 0, so the rate jumps down at the
-    end of warm-up (google-research/bert optimization.py).
-  * "electra": the decayed rate of "bert", also during warm-up, multiplied by
-    the share of warm-up that is done. So there is no jump
+  * "bert": linear decay from the peak at step 0 to 0 at the last step. The
+    warm-up ends at the peak, so the rate then jumps down to the decayed rate
+    (google-research/bert optimization.py).
+  * "electra": the decay of "bert". During warm-up, the decayed rate is
+    multiplied by the share of warm-up that is done, so there is no jump
     (google-research/electra model/optimization.py).
   * "linear": linear decay from the peak at the end of warm-up (fairseq, Hugging
     Face).
@@ -621,9 +624,9 @@ def build_schedule(
     total_steps: the run's number of optimizer steps, not of micro-batches.
     name: the name of a decay in this list.
     peak: the learning rate to which warm-up rises.
-    warmup: the share of `total_steps` spent in warm-up, in [0, 1). The number
-      of these steps is rounded down (google-research/bert run_classifier.py,
-      also ELECTRA), but "linear" rounds it up (Hugging Face).
+    warmup: the share of `total_steps` spent in warm-up, in [0, 1). "linear"
+      rounds the number of warm-up steps up (Hugging Face). All other schedules
+      round it down (google-research/bert run_classifier.py, also ELECTRA).
     decay: the share of `total_steps` in which "trapezoid" falls to 0, in
       (0, 1]. For every other schedule `decay` must be 1.
 

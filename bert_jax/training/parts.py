@@ -32,7 +32,7 @@ class PretrainedModel:
     data_pieces: the pieces of the data's vocabulary, in the order of their ids.
     vocabulary: the model's vocabulary; None if no array has a row for each
       piece.
-    notes: lines for the report of `start_from.take_parameters`.
+    notes: lines to add to the report of `start_from.take_parameters`.
   """
 
   path: str
@@ -75,14 +75,14 @@ class Setup:
     mesh: the mesh of the devices.
     feeds: the phases with their data, in order.
     objective: the objective.
-    drawing_objective: an objective that draws the same parameters, by a program
-      that compiles faster.
+    drawing_objective: an objective that draws the same initial parameters as
+      `objective`, by a program that compiles faster.
     optimizer: the optimizer.
     schedule: step -> learning rate; steps are counted from 0.
-    checkpoint_layout: the shapes and shardings of a checkpoint's state.
+    checkpoint_layout: the shapes and shardings of the arrays in a checkpoint.
     teacher_params: the teacher's parameters; {} if there is no teacher.
-    update_sharding: what gathers parameters and splits gradients; None if each
-      device updates all parameters that it uses.
+    update_sharding: the functions that gather parameters and split gradients,
+      if the devices split the update; else None.
     teacher_digest: a digest of the teacher's parameters; None if there is no
       teacher.
     task: the task of a run that fine-tunes; None means pre-training.
@@ -130,7 +130,7 @@ class Setup:
 
   @property
   def mapped_folders(self) -> list[reader.PreparedFolder]:
-    """The prepared folders of all phases; training reads them from disk."""
+    """The prepared folders of all phases, which are mapped into memory."""
     folders = [
       folder for feed in self.feeds for folder in feed.training_rows.prepared
     ]

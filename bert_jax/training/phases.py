@@ -1,4 +1,4 @@
-"""Plans the phases of a run: their steps, row lengths, batch sizes and data.
+"""Plans the phases of a run: their steps, row lengths and batch sizes.
 
 `config.RunConfig.phases` is {"phase1": config.Phase, "phase2": ...}; {} means a
 run of one phase. All phases share one learning-rate schedule over
@@ -11,13 +11,13 @@ from typing import Any
 from bert_jax.messages import UserError
 from bert_jax.training import config as config_lib
 
-# Keys that a phase may set although `config.data` has them too.
+# Keys of `config.data` that a phase may override.
 OVERRIDING_KEYS = {"mask_rate"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-  """Describes consecutive steps with batches of one shape.
+  """Describes the steps of one phase, and their batches.
 
   Attributes:
     name: the name of the section, "phase1", ...; "" in a run of one phase.
@@ -160,7 +160,7 @@ def _check_max_predictions(section: str, options: dict[str, Any]) -> None:
 def _check_number_of_slots(section: str, options: dict[str, Any]) -> None:
   """Raises UserError if rows have more prediction slots than tokens."""
   num_slots, length = options.get("max_predictions"), options.get("length")
-  # If an option is missing, the recipe checks the number of slots.
+  # If the config lacks one of the two options, the recipe makes this check.
   if num_slots is not None and length is not None and num_slots > length:
     raise UserError(
       f"config.{section}.max_predictions={num_slots} must be at most"

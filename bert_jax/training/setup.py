@@ -1,4 +1,4 @@
-"""Makes everything that a run needs before its first step, from its config."""
+"""Makes, from a config, everything that a run needs before its first step."""
 
 import dataclasses
 from typing import Any
@@ -26,10 +26,10 @@ from bert_jax.training import (
 from bert_jax.training.parts import Feed, Setup
 from bert_jax.training.state import checkpoint_layout, teacher_shapes
 
-# Keys of the student's section `model` that also hold for its teacher, unless
-# the section `teacher.model` has them too.
+# Keys whose values the teacher takes from the student's section `model`, unless
+# the section `teacher.model` sets them.
 KEYS_FROM_STUDENT = ("dtype", "attention", "elementwise", "unroll")
-# Keys that student and teacher take from the data.
+# Keys whose values are taken from the data, for the student and the teacher.
 KEYS_FROM_DATA = ("vocab_size", "padding_id")
 
 
@@ -90,24 +90,28 @@ def build(
     opened_teacher = teacher.open_teacher(
       config.teacher, first_data.prepared[0], task
     )
-    section = dataclasses.replace(config.teacher, model=opened_teacher.model)
-    config = dataclasses.replace(config, teacher=section)
+    teacher_section = dataclasses.replace(
+      config.teacher, model=opened_teacher.model
+    )
+    config = dataclasses.replace(config, teacher=teacher_section)
   objective, schedule, optimizer = make_objective_and_optimizer(
     config, sharding.vocab_multiple(mesh)
   )
-  # Its layers are scanned, so the program that draws the parameters is smaller.
-  # For BERT-base, it compiles in 3 s on a CPU; with unrolled layers, in 8 s.
+  # With `unroll=1` the layers are scanned, so the program that draws the
+  # parameters is smaller. For BERT-base, this program compiles in 3 s on a CPU;
+  # with unrolled layers, in 8 s.
   model_of_drawing = dataclasses.replace(model, unroll=1)
   drawing_objective, *_ = make_objective_and_optimizer(
     dataclasses.replace(config, model=model_of_drawing),
     sharding.vocab_multiple(mesh),
   )
   for feed in feeds:
-    # Rows that are longer than the position table fail here, before any step.
-    boxed_shapes = jax.eval_shape(
+    # If rows are longer than the position table, this raises an error now, and
+    # not at the first step. The shapes are equal in all phases.
+    boxed_params = jax.eval_shape(
       objective.init, jax.random.key(0), feed.shapes
     )
-  sharding.check_parameter_sizes(mesh, boxed_shapes)
+  sharding.check_parameter_sizes(mesh, boxed_params)
   splits_update = update_sharding.splits_update(mesh, config.mesh.split_update)
   teacher_params = {}
   if opened_teacher:
@@ -137,7 +141,7 @@ def build(
       splits_update,
     ),
     update_sharding=update_sharding.plan(
-      mesh, boxed_shapes, config.model.unroll or 0
+      mesh, boxed_params, config.model.unroll or 0
     )
     if splits_update
     else None,
@@ -150,6 +154,7 @@ def build(
 
 def _check_spikes(config: config_lib.RunConfig) -> None:
   """Raises UserError if the section `spike` cannot be used."""
+  # The constructor checks both values.
   logging.SpikeDetector(config.spike.action, config.spike.factor)
   if config.spike.action != "none" and not config.log.every:
     raise UserError(
@@ -165,7 +170,7 @@ def fill_from_data(
 ) -> config_lib.Model:
   """Returns the section `model` with the values that the data decide.
 
-  These are `vocab_size` and, for RoBERTa, `padding_id`.
+  These values are `vocab_size` and, for RoBERTa, `padding_id`.
 
   Args:
     model: the section. The section's value for one of these keys must be None,

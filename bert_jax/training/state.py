@@ -24,7 +24,8 @@ class TrainState(struct.PyTreeNode):
     step: int32 scalar, the number of optimizer steps done.
     params: the parameters, float32.
     opt_state: the optimizer's state.
-    carry: the objective's state; {} for an objective without a state.
+    carry: what the objective hands from step to step, such as ELMo's LSTM
+      states; {} for most objectives.
   """
 
   step: jax.Array
@@ -98,7 +99,7 @@ def checkpoint_layout(
   vocab_size: int,
   splits_update: bool = False,
 ) -> TrainState:
-  """Returns `state_shapes` with the shapes that a checkpoint has.
+  """Returns what `state_shapes` returns, but with a checkpoint's shapes.
 
   In memory, the "vocab" axes may be padded to a length that the mesh divides.
   In a checkpoint, these axes have `vocab_size` entries, and an axis that is
@@ -108,11 +109,11 @@ def checkpoint_layout(
   def without_padding(
     x: jax.ShapeDtypeStruct, names: tuple[str | None, ...]
   ) -> jax.ShapeDtypeStruct:
-    shape, spec = list(x.shape), list(x.sharding.spec)
+    shape, mesh_axes = list(x.shape), list(x.sharding.spec)
     for axis, name in enumerate(names):
       if name == "vocab" and shape[axis] != vocab_size:
-        shape[axis], spec[axis] = vocab_size, None
-    unpadded_sharding = NamedSharding(mesh, PartitionSpec(*spec))
+        shape[axis], mesh_axes[axis] = vocab_size, None
+    unpadded_sharding = NamedSharding(mesh, PartitionSpec(*mesh_axes))
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded_sharding)
 
   boxed_shapes = _boxed_shapes(objective, optimizer, batch)
@@ -152,8 +153,8 @@ def resize_to_layout(tree: Any, layout: Any) -> Any:
 
   Args:
     tree: arrays, with the shapes that they have in memory or in a checkpoint.
-    layout: arrays or shapes, with shardings. An array of `tree` that already
-      has its shape in `layout` is returned unchanged.
+    layout: the same tree of arrays or shapes, with shardings. An array that
+      already has the shape in `layout` is returned unchanged.
   """
 
   def resize(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
@@ -207,7 +208,10 @@ def init_state(
 def _make_init(
   objective: Objective, optimizer: optax.GradientTransformation
 ) -> Callable[[jax.Array, Batch], TrainState]:
-  """Returns (key, batch) -> the initial state, boxed with logical axes."""
+  """Returns (key, batch) -> the initial state, in boxes.
+
+  A box of flax holds an array and the names of its logical axes.
+  """
 
   def init(key: jax.Array, batch: Batch) -> TrainState:
     params = objective.init(key, batch)
@@ -223,10 +227,10 @@ def _boxed_shapes(
   optimizer: optax.GradientTransformation,
   batch: BatchOrShapes,
 ) -> TrainState:
-  """Returns the shapes of the initial state, boxed with logical axes."""
+  """Returns the shapes of the initial state, in boxes as in `_make_init`."""
   init = _make_init(objective, optimizer)
-  # Make the key inside the function, which is only traced, because the devices
-  # of a mesh may not exist.
+  # Make the key inside the function. There it is only traced, so it needs no
+  # device: the devices of the mesh may not exist on this machine.
   return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 
 

@@ -1,4 +1,4 @@
-"""Defines train and eval steps for any objective, as pure functions."""
+"""Makes the train step and the eval step of an objective, as pure functions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,8 +19,8 @@ Metrics = dict[str, Float[Array, ""]]
 def split_into_micro_batches(batch: Batch, num_micro_batches: int) -> Batch:
   """Splits a batch into micro-batches: [b, ...] -> [n, b / n, ...].
 
-  With n micro-batches, micro-batch i has the rows i, i + n, i + 2 * n, ... With
-  this stride each micro-batch is spread over the devices as the batch is.
+  With n micro-batches, micro-batch i has the rows i, i + n, i + 2 * n, ... So
+  each micro-batch has rows of every device on which the batch is.
   """
 
   def split(x: Array) -> Array:
@@ -79,6 +79,7 @@ def accumulate_gradients(
   def loss(
     params: Any, carry: Any, micro_batch: Batch, rng: Array
   ) -> tuple[Float[Array, ""], tuple[Sums, Any]]:
+    # True: with dropout.
     sums, carry = objective.loss(
       params, teacher_params, carry, micro_batch, rng, True
     )
@@ -92,10 +93,12 @@ def accumulate_gradients(
   def compute_gradient(
     carry: Any, micro_batch: Batch, rng: Array
   ) -> tuple[Any, tuple[Sums, Any]]:
-    grads, aux = jax.grad(loss, has_aux=True)(params, carry, micro_batch, rng)
+    grads, sums_and_carry = jax.grad(loss, has_aux=True)(
+      params, carry, micro_batch, rng
+    )
     if update_sharding:
       grads = update_sharding.scatter(grads)
-    return grads, aux
+    return grads, sums_and_carry
 
   if num_micro_batches == 1:
     grads, (sums, carry) = compute_gradient(state.carry, batch, rng)
@@ -147,19 +150,20 @@ def make_train_step(
   | `tokens` | the number of tokens in the global batch without padding |
   | `padding` | the share of the global batch that is padding |
 
-  The train step may get a fifth argument, `limit`. Then there is also a metric
-  `skipped`, which is 1 if the loss is above the limit, or if the loss or the
-  gradient is not finite, and 0 otherwise. A step that is skipped changes no
-  array of floating-point numbers, for example no parameter. The counters still
-  increase, so that the schedule fits the number of steps.
+  The train step may get a fifth argument, `limit`: the largest loss with which
+  the parameters are updated. Then there is also a metric `skipped`. It is 1 if
+  the loss is above the limit, or if the loss or the gradient is not finite;
+  else it is 0. A step that is skipped changes no array of floating-point
+  numbers, for example no parameter. The counters still increase, so that the
+  schedule fits the number of steps.
 
   Args:
     objective: the objective.
     optimizer: the optimizer.
     schedule: step -> learning rate; for the metrics only.
     num_micro_batches: the number of micro-batches of a batch.
-    update_sharding: gathers the parameters and splits the gradients, if the
-      devices split the update; see devices/update_sharding.py.
+    update_sharding: gathers the parameters and splits the gradients. None if
+      the devices do not split the update; see devices/update_sharding.py.
   """
 
   def train_step(
@@ -204,7 +208,7 @@ def make_train_step(
 def _keep_if_skipped(
   is_skipped: Array, old_state: TrainState, new_state: TrainState
 ) -> TrainState:
-  """Returns the new state; a skipped step changes only the counters."""
+  """Returns the new state, in which a skipped step changes only counters."""
 
   def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)
@@ -246,6 +250,7 @@ def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:
     params: Any, teacher_params: Any, carry: Any, batch: Batch
   ) -> tuple[Sums, Sums]:
     unused_key = jax.random.key(0)
+    # False: without dropout, so the key is not used.
     sums, _ = objective.loss(
       params, teacher_params, carry, batch, unused_key, False
     )

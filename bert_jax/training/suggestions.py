@@ -1,4 +1,4 @@
-"""Suggests a change of the config with which a step fits on the devices.
+"""Suggests changes of a config with which a step fits into devices' memory.
 
 Each change is compiled before it is suggested.
 """
@@ -40,7 +40,7 @@ def find_suggestion(
         changed_config, phase_index, topology
       )
     except ValueError:
-      continue  # The devices cannot divide the batch or a layer.
+      continue  # The batch or a layer cannot be split evenly over the devices.
     flags = [f"--config.{key}={settings[key]}" for key in settings]
     if topology != report["topology"]:
       flags.insert(0, f"--topology={topology}")
@@ -76,8 +76,8 @@ def candidate_changes(
   micro_batch_settings = [
     _micro_batch_setting(config, phase_index, scale) for scale in scales
   ]
-  # More micro-batches cost hardly any time. Remat costs the time of a part of a
-  # forward pass.
+  # First more micro-batches, which cost hardly any time. Then remat, which
+  # costs the time of a part of a forward pass.
   yield from (
     (split_settings | setting, topology) for setting in micro_batch_settings
   )
@@ -133,16 +133,21 @@ def _micro_batch_setting(
 def _micro_scales(report: dict[str, Any]) -> list[int]:
   """Returns up to three factors for the number of micro-batches, ascending.
 
-  Most bytes of temporaries are proportional to the rows of a micro-batch. The
-  smallest factor would suffice if all bytes of temporaries were. The largest
-  factor leaves at least one row on a device.
+  Most bytes of temporaries are proportional to the rows of a micro-batch. If
+  all of them were, the first factor would suffice. The second factor is twice
+  the first, and the third leaves one row of a micro-batch on each device. A
+  factor that does not divide the rows evenly is left out.
   """
   num_shards = report["mesh"]["data"] * report["mesh"]["fsdp"]
   rows_per_device = (
     report["batch_size"] // report["micro_batches"] // num_shards
   )
   fixed_bytes = report["arguments_bytes"] + report["gradient_bytes"]
+  # If parameters and gradients leave less than a quarter of the memory,
+  # calculate with a quarter.
   free_bytes = max(report["hbm_bytes"] - fixed_bytes, report["hbm_bytes"] // 4)
+  # If the number of temporaries' bytes is not known, assume twice the free
+  # bytes.
   ratio = (report["temporaries_bytes"] or 2 * free_bytes) / free_bytes
   first_factor = 2 ** max(1, math.ceil(math.log2(max(ratio, 1))))
   factors = sorted({first_factor, 2 * first_factor, rows_per_device})

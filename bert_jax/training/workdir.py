@@ -31,11 +31,11 @@ def lock(workdir: str) -> Iterator[None]:
       f"workdir={workdir}: this is a prepared folder (it has a meta.json)"
       ", and a run would write over its vocab.txt; take another workdir."
     )
-  name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
+  lock_name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   with contextlib.ExitStack() as stack:
     try:
       folder.mkdir(parents=True, exist_ok=True)
-      stack.enter_context(files.hold_lock(folder / name))
+      stack.enter_context(files.hold_lock(folder / lock_name))
     except files.LockHeld as e:
       raise files.LockHeld(
         f"{workdir}: another run is going on in this folder; stop it, or take"
@@ -48,6 +48,7 @@ def lock(workdir: str) -> Iterator[None]:
     if not jax.process_index():
       files.delete_temporary_files(folder)
     hosts.wait_for_all("lock")
+    # "lock" is the file of process 0.
     if not (folder / "lock").exists():
       raise UserError(
         f"{workdir}: process 0 has another folder of this name; the workdir"
@@ -58,7 +59,7 @@ def lock(workdir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def add_file_to_errors(workdir: str) -> Iterator[None]:
-  """Adds the file's name and a remedy to the message of an OSError.
+  """Adds a file's name and a remedy to each OSError that the block raises.
 
   Args:
     workdir: the run's folder, which is named if the error names no file.
@@ -88,8 +89,8 @@ def write_config_and_tokenizer(
     return
   folder = pathlib.Path(workdir)
   files.write_json(folder / "config.json", config)
-  for name, content in tokenizer.items():
-    files.write_atomically(folder / name, content)
+  for file_name, content in tokenizer.items():
+    files.write_atomically(folder / file_name, content)
 
 
 def read_config_if_resumed(workdir: str) -> dict[str, Any] | None:
@@ -131,5 +132,5 @@ def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
     saved: name -> digest of each file, from the checkpoint's metadata; None if
       the run starts without a checkpoint.
   """
-  for name in files.changed_files(saved or {}, workdir):
-    say(f"{name} was changed or deleted, and is written again")
+  for file_name in files.changed_files(saved or {}, workdir):
+    say(f"{file_name} was changed or deleted, and is written again")
