@@ -1,4 +1,4 @@
-"""Compiles every phase of a run for TPU slices, and makes reports on them."""
+"""Compiles the train steps of a run for TPU slices, and reports on them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import phases, suggestions, topologies
 
 GIB = 2**30
+# The columns of a table without cycles.
 COLUMNS = (
   "slice",
   "devices",
@@ -44,7 +45,7 @@ def format_gib(num_bytes: float | None) -> str:
 
 
 def describe_suggestion(report: dict[str, Any]) -> str:
-  """Says which flags make a step fit, or which flags do not suffice."""
+  """Says which flags make a step fit, or which flags were tried in vain."""
   if report["offer"]:
     return (
       f"fits with {report['offer']} (compiled:"
@@ -223,7 +224,7 @@ def compile_phases(
   parsed_config = topologies.with_published_vocabulary(config_lib.parse(config))
   plan = phases.plan(parsed_config)
   num_phases = len(plan)
-  indices = list(range(num_phases))
+  phase_indices = list(range(num_phases))
   if phase_number is not None:
     if not 1 <= phase_number <= num_phases:
       raise UserError(
@@ -231,9 +232,10 @@ def compile_phases(
         if num_phases > 1
         else f"--phase={phase_number}: the run has one phase only."
       )
-    indices = [phase_number - 1]
-  for topology in slices:
-    topologies.devices_of_slice(topology)
+    phase_indices = [phase_number - 1]
+  # An unknown slice is refused before anything is compiled.
+  for slice_name in slices:
+    topologies.devices_of_slice(slice_name)
   format_report = FORMATS[output_format]
   if output_format == "markdown":
     columns = CYCLE_COLUMNS if estimates_cycles else COLUMNS
@@ -241,18 +243,18 @@ def compile_phases(
       as_markdown_row_of_cycles if estimates_cycles else as_markdown_row
     )
     say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-  fits = True
-  for topology in slices:
-    for index in indices:
-      name = plan[index].name
-      action = f"compiling {': '.join(filter(None, [topology, name]))}"
+  all_fit = True
+  for slice_name in slices:
+    for index in phase_indices:
+      phase_name = plan[index].name
+      action = f"compiling {': '.join(filter(None, [slice_name, phase_name]))}"
       with Progress(action, first_wait=0.0) as progress:
         report = topologies.compile_step(
-          config, index, topology, estimates_cycles
+          config, index, slice_name, estimates_cycles
         )
         if not report["fits"]:
           progress.describe("it does not fit; looking for settings that do")
           report |= suggestions.find_suggestion(config, index, report)
-          fits = False
+          all_fit = False
       say(format_report(report | topologies.compiler_versions()))
-  return fits
+  return all_fit

@@ -16,7 +16,7 @@ from bert_jax.weights import checkpoint
 class SnapshotMaker:
   """Makes the arrays that a checkpoint saves from a train state.
 
-  One program makes the arrays and their checksums, and checks that all
+  One jitted program makes the arrays and their checksums, and checks that all
   parameters are finite. The program is compiled in the background while the run
   begins, so that the first checkpoint does not wait for the compiler.
   """
@@ -90,8 +90,8 @@ class SnapshotMaker:
     """Returns the state with the checkpoint's shapes, and {path: checksum}.
 
     Raises:
-      FloatingPointError: a parameter is not finite. The check of the loss does
-        not see this, because the loss is computed before the update.
+      FloatingPointError: a parameter is not finite. The loss of this step does
+        not show it, because the loss is computed before the update.
     """
     program = self._program.result() if self._program else self._jitted
     resized_arrays, checksums, are_all_finite = program(state)

@@ -36,19 +36,20 @@ from bert_jax.weights.model_folder import columns_in_task_order
 # The report lists the names in a group of at most this many names. For a larger
 # group, the report gives counts.
 _MAX_LISTED = 6
-# Ways to make rows of the word table for pieces that are new to the model. A
+# The word table, which holds the word embeddings, has a row for each piece.
+# These are the ways to make rows for pieces that are new to the model. A
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
 # of the old pieces into which the model's tokenizer splits the new piece.
 NEW_ROW_METHODS = ("mean", "drawn")
-# Settings in which a run may differ from its model. They do not change the
-# parameters that are taken.
+# Settings in which a run may differ from the model that it starts from. They do
+# not decide the shapes of the parameters that are taken.
 SETTINGS_THAT_MAY_DIFFER = (
   "dropout",
   "attention_dropout",
   "vocab_size",
   "initializer_range",
 )
-# Groups of families that have the same parameters with the same names.
+# Families whose models have the same parameters with the same names.
 _FAMILY_GROUPS = ({"bert", "tinybert"},)
 # Prefixes of the parameters that a run must take from its model, for ELECTRA
 # and for every other objective. A complete model has all these parameters, so a
@@ -87,9 +88,11 @@ def open_start_model(
       config.objective.options(),
       config.model.family,
     )
-  settings, line = fill_model_section(config.model.options(), pretrained_model)
-  if line and not config.trains_on_task:
-    notes = (line, *pretrained_model.notes)
+  settings, sizes_line = fill_model_section(
+    config.model.options(), pretrained_model
+  )
+  if sizes_line and not config.trains_on_task:
+    notes = (sizes_line, *pretrained_model.notes)
     pretrained_model = dataclasses.replace(pretrained_model, notes=notes)
   return pretrained_model, config_lib.Model.from_values(settings)
 
@@ -148,6 +151,8 @@ def read_for_pretraining(
   """
   model = open_configured_model("init_from", path, family=family)
   weights, notes = model.weights, []
+  # If both families have the same parameters, read the model as one of the
+  # run's family.
   if any(
     {family, weights.config["family"]} <= group for group in _FAMILY_GROUPS
   ):
@@ -158,7 +163,7 @@ def read_for_pretraining(
   arrays = {**weights.arrays, **weights.training_arrays}
   if objective["name"] == "elmo":
     vocabulary, note = _check_words_of_elmo(model, pieces, data_path)
-    if note:
+    if note:  # The words differ, so the softmax over them is not taken.
       arrays = {k: v for k, v in arrays.items() if k.startswith("encoder/")}
       notes.append(note)
   else:
@@ -268,9 +273,8 @@ def _check_words_of_elmo(
   the same in every ELMo.
 
   Returns:
-    The model's words and None if they are the words of the data; None and None
-    if the model has no softmax; None and a line of the report if the words
-    differ.
+    (the model's words, None) if they are the words of the data; (None, None) if
+    the model has no softmax; (None, a line of the report) if the words differ.
   """
   arrays = {**model.weights.arrays, **model.weights.training_arrays}
   if all(name.startswith("encoder/") for name in arrays):
@@ -331,14 +335,15 @@ def fill_model_section(
     for name in published_sizes
     if name in sizes and not _equal_in_json(published_sizes[name], sizes[name])
   ]
-  line = None
+  sizes_line = None
   if differing_sizes:
-    line = (
+    sizes_line = (
       f"sizes: {', '.join(differing_sizes)}, not those of"
       f" model.variant={section_options['variant']!r}"
     )
-  sizes.pop("vocab_size")
-  return {"variant": next(iter(variants))} | sizes | section_options, line
+  sizes.pop("vocab_size")  # The data decide it.
+  # A section needs a variant. Any will do, since all its sizes are replaced.
+  return {"variant": next(iter(variants))} | sizes | section_options, sizes_line
 
 
 def _equal_in_json(a: Any, b: Any) -> bool:
@@ -460,11 +465,12 @@ def _label_order(
 
 
 class VocabularyFitter:
-  """Fits arrays with a row for each piece to the data's vocabulary.
+  """Fits arrays that have a row for each piece to the data's vocabulary.
 
   The rows of the model's pieces are taken. Further pieces at the end of the
-  data's vocabulary get new rows. If the model's table has more rows than the
-  model has pieces (padding to a round number), these rows are not used.
+  data's vocabulary get new rows. If the model's array has more rows than the
+  model has pieces (padding to a round number), the additional rows are not
+  used.
   """
 
   def __init__(
@@ -478,7 +484,7 @@ class VocabularyFitter:
     self._pretrained_model, self._vocab_size = pretrained_model, vocab_size
     self._method = method
     self._new_pieces: Sequence[str] = ()
-    # The numbers of rows for ids without a piece, and of unused rows.
+    # The number of rows for ids without a piece, and the number of unused rows.
     self._num_without_piece, self._num_unused = 0, 0
 
   def fit(
@@ -513,8 +519,8 @@ class VocabularyFitter:
       num_model_rows = min(num_model_rows, len(vocabulary.pieces))
     new_pieces = pieces[num_model_rows:]
     if not new_pieces:
-      # Rows beyond the pieces belong to ids that a task adds. These ids mean
-      # the same in the model, so the model's rows for them are taken.
+      # Rows beyond the pieces belong to ids that a task adds. In the model and
+      # in the run, these ids have the same meaning, so their rows are taken.
       num_model_rows = min(len(array), num_rows)
     self._num_unused = max(self._num_unused, len(array) - num_model_rows)
     fitted_array = array[:num_model_rows]
@@ -523,14 +529,14 @@ class VocabularyFitter:
       if new_pieces and vocabulary is not None:
         end = num_model_rows + len(new_pieces)
         old_ids_of = added_tokens.old_piece_cutter(vocabulary, num_model_rows)
-        piece_rows = new_word_rows(
+        new_rows = new_word_rows(
           fitted_array,
           new_pieces,
           old_ids_of,
           self._method,
           initial_rows[num_model_rows:end],
         )
-        fitted_array = np.concatenate([fitted_array, piece_rows])
+        fitted_array = np.concatenate([fitted_array, new_rows])
         self._new_pieces = new_pieces
       num_without_piece = (self._vocab_size or num_rows) - len(fitted_array)
       self._num_without_piece = max(self._num_without_piece, num_without_piece)
@@ -580,14 +586,14 @@ def _place_like(array: np.ndarray, initial: jax.Array, name: str) -> jax.Array:
 
 
 def _list_or_count(paths: list[str]) -> str:
-  """Lists the paths, or counts many paths by the first name in each path."""
+  """Lists paths; if there are many, counts them by the first name in a path."""
   if len(paths) <= _MAX_LISTED:
     return ", ".join(paths) or "none"
-  counts: dict[str, int] = {}
+  num_by_module: dict[str, int] = {}
   for path in paths:
     module = path.split("/")[0]
-    counts[module] = counts.get(module, 0) + 1
-  return ", ".join(f"{n} of {module}" for module, n in counts.items())
+    num_by_module[module] = num_by_module.get(module, 0) + 1
+  return ", ".join(f"{n} of {module}" for module, n in num_by_module.items())
 
 
 def check_init_new_rows(method: str) -> None:

@@ -1,4 +1,7 @@
-"""Runs sweeps: one config with each point of a grid and each seed."""
+"""Runs sweeps: trains one config with each point of a grid and each seed.
+
+A point of the grid is one value for each of the grid's keys.
+"""
 
 import ast
 import concurrent.futures
@@ -35,7 +38,7 @@ class PlannedRun:
   """Describes one run of a sweep.
 
   Attributes:
-    point: {key: value}, the run's point of the grid.
+    point: the run's point of the grid, {key: value}.
     seed: the seed of the run.
     config: the run's complete config.
   """
@@ -59,7 +62,7 @@ class Outcome:
     run: the run.
     error: a sentence that says why the run failed; None if the run did not
       fail.
-    rows: the rows of evaluations in the run's metrics.jsonl.
+    rows: the lines of evaluations in the run's metrics.jsonl, as dicts.
   """
 
   run: PlannedRun
@@ -68,7 +71,7 @@ class Outcome:
 
   @property
   def last_row(self) -> dict[str, Any]:
-    """The last row of `rows`; {} if there are no rows."""
+    """The results of the last evaluation; {} if there was no evaluation."""
     return self.rows[-1] if self.rows else {}
 
 
@@ -99,11 +102,12 @@ def parse_axis(axis: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   if not values_text:
     raise UserError(f"--grid {axis} has no values; write {key}=A,B.")
   return key, [
-    _parse(word, flat_config[key], axis) for word in values_text.split(",")
+    _parse_grid_value(word, flat_config[key], axis)
+    for word in values_text.split(",")
   ]
 
 
-def _parse(word: str, config_value: Any, axis: str) -> Any:
+def _parse_grid_value(word: str, config_value: Any, axis: str) -> Any:
   """Parses a value of a grid.
 
   Args:
@@ -196,10 +200,10 @@ def _open_task(config: dict[str, Any]) -> encoded_rows.Task:
 
 
 def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
-  """Checks, before any run begins, that a run will report the metric.
+  """Checks, before any run begins, that at least one run will report a metric.
 
-  The names of metrics of pre-training are not known in advance. So the name is
-  not checked if a run pre-trains.
+  If a run pre-trains, the name of the metric is not checked, because the names
+  of its metrics are not known in advance.
 
   Raises:
     UserError: a run is never evaluated; or all runs train on tasks, and none of
@@ -212,13 +216,13 @@ def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
         f" {metric}; set a number of steps above 0, because a sweep compares"
         " evaluations."
       )
-  names: set[str] = set()
+  metric_names: set[str] = set()
   for run in runs:
     if not config_lib.trains_on_task(run.config):
       return
-    names.update(_metric_names(run.config))
-  if metric not in names:
-    suggestion = did_you_mean(metric, names)
+    metric_names.update(_metric_names(run.config))
+  if metric not in metric_names:
+    suggestion = did_you_mean(metric, metric_names)
     raise UserError(
       f"--metric={metric}: the runs have no such metric{suggestion}"
     )
@@ -227,7 +231,7 @@ def check_metric(metric: str, runs: Sequence[PlannedRun]) -> None:
 def _metric_names(config: dict[str, Any]) -> Iterator[str]:
   """Yields the names of all metrics that a run on a task reports.
 
-  For each split in `data.validation` after the first, the names begin with
+  The names for each split in `data.validation` except the first begin with
   "SPLIT/".
   """
   objective = config["objective"]
@@ -295,6 +299,7 @@ def run_all(
 def _train_or_skip(
   run: PlannedRun, root: epath.Path, train_run: TrainRun
 ) -> Outcome:
+  # `root` is the sweep's folder.
   workdir = root / run.name
   error = None
   if not _has_ended(workdir, run.config):
@@ -338,7 +343,9 @@ def _train_in_this_process(run: PlannedRun, workdir: epath.Path) -> str | None:
   except Exception as e:  # The other runs go on after an error of any class.
     return str(e) or type(e).__name__
   finally:
-    jax.clear_caches()  # Free the memory. Shared programs are read from disk.
+    # Free the memory of this run's programs. If the next run needs one of them,
+    # it reads the program from the folder `compiled`.
+    jax.clear_caches()
   total_steps = files.read_json_object(workdir / "config.json")["total_steps"]
   if int(state.step) < total_steps:
     raise UserError(
@@ -420,7 +427,7 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
 
     | key | meaning |
     |---|---|
-    | `point` | {key: value} of the grid |
+    | `point` | the point of the grid, {key: value} |
     | `runs` | the number of runs |
     | `failed` | the number of runs that ended in an error, or that
       `mark_missing_metric` marks |
@@ -434,14 +441,16 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
     )
   table = []
   for point_outcomes in outcomes_by_point.values():
-    rows = [outcome.last_row for outcome in point_outcomes if not outcome.error]
-    scores = [row[metric] for row in rows]
+    last_rows = [
+      outcome.last_row for outcome in point_outcomes if not outcome.error
+    ]
+    scores = [row[metric] for row in last_rows]
     table.append(
       {
         "point": point_outcomes[0].run.point,
         "runs": len(point_outcomes),
         "failed": len(point_outcomes) - len(scores),
-        "constant": sum(row.get("predicted_labels") == 1 for row in rows),
+        "constant": sum(row.get("predicted_labels") == 1 for row in last_rows),
         "median": statistics.median(scores) if scores else None,
         "mean": statistics.fmean(scores) if scores else None,
         "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
@@ -455,9 +464,10 @@ def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
 def write_report(
   folder: PathLike, outcomes: Sequence[Outcome], metric: str
 ) -> list[str]:
-  """Writes `sweep.json`, and returns the lines of a table.
+  """Writes `sweep.json`, and returns the lines of a report.
 
-  Below the table is a line for each run that `mark_missing_metric` marks.
+  The report is a table of `summarise`, and below it a line for each run that
+  `mark_missing_metric` marks.
   """
   table, checked_outcomes = (
     summarise(outcomes, metric),
@@ -481,7 +491,7 @@ def write_report(
   count_names = ("runs", "failed", "constant")
   table_cells = [["point", "runs", "failed", "one label", *statistics_names]]
   for row in table:
-    point = " ".join(f"{k}={v}" for k, v in row["point"].items()) or "all"
+    point = " ".join(f"{key}={v}" for key, v in row["point"].items()) or "all"
     count_cells = [str(row[name]) for name in count_names]
     statistic_cells = [
       "-" if row[name] is None else f"{row[name]:.4f}"
@@ -490,8 +500,10 @@ def write_report(
     table_cells.append([point, *count_cells, *statistic_cells])
   widths = [max(map(len, column)) for column in zip(*table_cells, strict=True)]
   table_lines = [
-    "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
-    for line in table_cells
+    "  ".join(
+      cell.ljust(width) for cell, width in zip(cells, widths, strict=True)
+    )
+    for cells in table_cells
   ]
   table_lines += [
     f"run {outcome.run.name} failed: {outcome.error}"

@@ -1,7 +1,7 @@
 """Opens the teacher of a run, which is a trained model that does not change.
 
-A teacher is the folder of a run, a converted folder or a transformers
-folder, as for `open_model`. The teacher's parameters are an argument of the
+A teacher is read from the folder of a run, a converted folder or a transformers
+folder, by `open_model`. The teacher's parameters are an argument of the
 train step. They are never donated and never saved; a checkpoint has only a
 digest of the parameters.
 """
@@ -58,8 +58,8 @@ def open_teacher(
 
   Args:
     section: the section `teacher` of the config. The sizes that
-      `section.model` sets, by a variant or one by one, must be those of the
-      files. All other sizes are taken from the files.
+      `section.model` sets, by a variant or key by key, must be equal to the
+      sizes in the files. All other sizes are taken from the files.
     data_folder: the prepared text, or the task's folder, that the run reads.
     task: the task for which the teacher must have been fine-tuned. The columns
       of the teacher's classifier are put in the order of the task's labels.
@@ -93,13 +93,13 @@ def open_teacher(
     "prepare it with the teacher's vocabulary",
   )
   weights = _cut_table(path, weights, data_folder)
-  heads = ("pooler/", "classifier/") if task else ("mlm/",)
-  digest = _digest(weights, ("encoder/", *heads))
+  head_prefixes = ("pooler/", "classifier/") if task else ("mlm/",)
+  digest = _digest(weights, ("encoder/", *head_prefixes))
   names = ("family", "variant", *COMPUTATION_OPTIONS)
-  model = {name: settings[name] for name in names if name in settings}
-  model |= weights.config["model"]
+  model_section = {name: settings[name] for name in names if name in settings}
+  model_section |= weights.config["model"]
   return Teacher(
-    path, config_lib.Model.from_values(model), weights.arrays, digest
+    path, config_lib.Model.from_values(model_section), weights.arrays, digest
   )
 
 
@@ -108,7 +108,8 @@ def _with_sizes_of_files(
 ) -> dict[str, Any]:
   """Returns `teacher.model`, with missing sizes from the files.
 
-  If `teacher.model` names a variant, only the family is added.
+  If `teacher.model` names a variant, only the family is added. `_check_model`
+  then compares the sizes of this variant with those of the files.
   """
   family = weights.config["family"]
   if "variant" in settings or family not in models.FAMILIES:
@@ -190,9 +191,10 @@ def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
 
 
 def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
-  """Says how to set the sizes of a teacher in the config.
+  """Returns a remedy: how to set the sizes of a teacher in the config.
 
-  A flag can set only a key that the config has.
+  A flag can set only a key that the config has. All other keys must be written
+  into the config's file.
 
   Args:
     settings: the section `teacher.model`.
@@ -221,10 +223,10 @@ def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
 def _cut_table(
   path: str, weights: Weights, data_folder: PreparedFolder | TaskFolder
 ) -> Weights:
-  """Cuts a teacher's word table to the pieces of the data.
+  """Cuts a teacher's word embeddings to the pieces of the data.
 
-  The teacher must not predict pieces that its student lacks. So the table loses
-  its padding rows and the rows of pieces that the data does not have.
+  The teacher must not predict pieces that its student lacks. So the embeddings
+  of pieces that the data does not have are cut off, and those of padding too.
 
   Args:
     path: the model's path, for messages.
@@ -232,7 +234,7 @@ def _cut_table(
     data_folder: the prepared text, or the task's folder.
 
   Raises:
-    UserError: the table has too few rows.
+    UserError: the teacher has fewer pieces than the data.
   """
   num_rows, num_pieces = (
     weights.config["model"]["vocab_size"],
@@ -249,9 +251,9 @@ def _cut_table(
     f"the teacher has {num_rows:,} rows, and the data has {num_pieces:,} pieces"
     "; the teacher predicts only these pieces"
   )
-  names = ("word/embedding", "mlm/bias")
+  name_endings = ("word/embedding", "mlm/bias")
   arrays = {
-    name: array[:num_pieces] if name.endswith(names) else array
+    name: array[:num_pieces] if name.endswith(name_endings) else array
     for name, array in weights.arrays.items()
   }
   sizes = weights.config["model"] | {"vocab_size": num_pieces}
@@ -294,8 +296,8 @@ def place_on_devices(teacher: Teacher, layout: Any) -> Any:
         " choose a teacher with its masked-LM head."
       )
     array = teacher.arrays[path]
-    sizes = zip(shape.shape, array.shape, strict=True)
-    array = np.pad(array, [(0, size - old_size) for size, old_size in sizes])
+    size_pairs = zip(shape.shape, array.shape, strict=True)
+    array = np.pad(array, [(0, new - old) for new, old in size_pairs])
     return jax.make_array_from_callback(
       shape.shape, shape.sharding, lambda index: array[index]
     )

@@ -35,8 +35,8 @@ from bert_jax.training.state import state_shapes, teacher_shapes
 
 # The number of pieces of BERT's cased vocabulary (google-research/bert README).
 CASED_VOCAB_SIZE = 28996
-# Keys of the config's section `data` that choose the text. The other keys are
-# `builder` and the options of the recipe.
+# Keys of the config's section `data` that choose the text. All other keys in
+# this section are `builder` and the options of the builder's recipe.
 TEXT_OPTIONS = ("path", "split", "cased")
 
 
@@ -51,7 +51,7 @@ class Generation:
       v3-32 has 32 cores. It is 1 if the names count chips.
     layouts: layouts of known slices, from small to large. Messages suggest one
       of them if a slice is unknown or too small.
-    options: arguments of `topologies.get_topology_desc` besides the slice.
+    options: further arguments of `topologies.get_topology_desc`.
   """
 
   device_kind: str
@@ -83,7 +83,7 @@ class StepToCompile:
   Attributes:
     phase: the phase.
     mesh: the mesh of the slice's devices.
-    function: (state, teacher_params, batch, key) -> (state, metrics).
+    function: the step, (state, teacher_params, batch, key) -> (state, metrics).
     arguments: the arguments of `function`, as shapes with shardings.
     flops: FLOPs of a step on the whole slice, as the model counts them.
     remat: the model's remat setting.
@@ -113,8 +113,10 @@ def nearest_topology(slice_name: str) -> str:
 
   The names of Cloud TPU are understood too; for example, v3-32 is v3:4x4.
   """
+  # Cloud TPU calls the slice v5e:2x4, for example, v5litepod-8.
   prefix = re.findall(r"^[a-z]*\d*[a-z]*", slice_name.lower())[0]
   name, layout = prefix.replace("litepod", "e"), slice_name[len(prefix) :]
+  # With cutoff 0.0, every name has a nearest generation.
   (generation,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
   cores_per_chip, layouts = (
     GENERATIONS[generation].cores_per_chip,
@@ -175,7 +177,7 @@ def devices_of_slice(slice_name: str) -> list[jax.Device]:
 
 
 def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
-  """Returns {batch key: shape} for a phase of pre-training; reads no data.
+  """Returns {batch key: shape} for a phase of pre-training, and reads no data.
 
   Args:
     vocab_size: the number of pieces of the vocabulary.
@@ -185,6 +187,7 @@ def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.BatchShapes:
     k: v for k, v in phase.data_options.items() if k not in TEXT_OPTIONS
   }
   builder = options.pop("builder")
+  # The values of the special ids do not change the shapes.
   recipe = make_recipe(builder, SpecialIds(0, 1, 2, 3, 4), vocab_size, options)
   return sharding.batch_shapes(recipe.features, phase.batch_size)
 
@@ -302,7 +305,7 @@ def bytes_per_device(tree: Any) -> int:
 
 
 def parse_memory_message(message: str) -> dict[str, int] | None:
-  """Reads the compiler's message that the memory does not suffice.
+  """Reads two sizes from the compiler's message that the memory is too small.
 
   Returns:
     {"needed": bytes, "usable": bytes}; {} if the message has no numbers; None
@@ -348,7 +351,7 @@ def compile_step(
     |---|---|
     | compiled | all of `compiled_entries`; `fits` is True or False |
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
-    | crashed | `crashed` says how; `fits` is None (not known) |
+    | crashed | `crashed` says how; `fits` is None, which means not known |
 
     With `estimates_cycles`, a step that was compiled also has the entry
     `cycles`, the dict of `tpu_cycles.estimate_step`.
@@ -497,15 +500,15 @@ def compiled_entries(
     compiled: the compiled step.
     report: the entries that were known before compiling.
   """
-  memory, costs = compiled.memory_analysis(), compiled.cost_analysis()
+  memory_sizes, costs = compiled.memory_analysis(), compiled.cost_analysis()
   program_text = compiled.as_text()
-  assert memory and costs and program_text, "libtpu gives all of these."
+  assert memory_sizes and costs and program_text, "libtpu gives all of these."
   total_bytes = (
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    + memory.temp_size_in_bytes
-    + memory.generated_code_size_in_bytes
+    memory_sizes.argument_size_in_bytes
+    + memory_sizes.output_size_in_bytes
+    - memory_sizes.alias_size_in_bytes
+    + memory_sizes.temp_size_in_bytes
+    + memory_sizes.generated_code_size_in_bytes
   )
   flops = costs["flops"]
   program = hlo.parse_program(program_text)
@@ -514,18 +517,19 @@ def compiled_entries(
     collectives["all-reduce"].bytes if "all-reduce" in collectives else 0
   )
   return dict(
-    arguments_bytes=memory.argument_size_in_bytes,
-    outputs_bytes=memory.output_size_in_bytes,
-    aliased_bytes=memory.alias_size_in_bytes,
-    temporaries_bytes=memory.temp_size_in_bytes,
-    code_bytes=memory.generated_code_size_in_bytes,
+    arguments_bytes=memory_sizes.argument_size_in_bytes,
+    outputs_bytes=memory_sizes.output_size_in_bytes,
+    aliased_bytes=memory_sizes.alias_size_in_bytes,
+    temporaries_bytes=memory_sizes.temp_size_in_bytes,
+    code_bytes=memory_sizes.generated_code_size_in_bytes,
     total_bytes=total_bytes,
     fits=total_bytes <= report["hbm_bytes"],
     flops=flops,
     flops_ratio=round(flops / report["model_flops"], 4),
     loops=hlo.loop_trip_counts(program),
     collectives={
-      kind: dataclasses.asdict(t) for kind, t in sorted(collectives.items())
+      kind: dataclasses.asdict(traffic)
+      for kind, traffic in sorted(collectives.items())
     },
     all_reduced_bytes=all_reduced_bytes,
     all_reduced_ratio=round(all_reduced_bytes / report["gradient_bytes"], 4),

@@ -46,7 +46,7 @@ from bert_jax.weights import checkpoint, run_config
 
 
 def print_text_coverage(setup: Setup) -> None:
-  """Prints how much of the text the rows of each phase hold, on process 0."""
+  """On process 0, prints how much of the text the rows of each phase hold."""
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
@@ -98,8 +98,8 @@ def make_first_state(
   )
   start_model = setup.start_model
   if start_model is None and config.init_from:
-    # `build` opened no model, because the run had checkpoints. All of them are
-    # damaged, so the run begins again.
+    # `build` opened no model, because the run has checkpoints. But all of them
+    # are damaged, so the run begins again.
     start_model, _ = start_from.open_start_model(
       config, setup.feeds[0].training_rows
     )
@@ -157,8 +157,8 @@ def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   first_data, last_feed = setup.feeds[0].training_rows, setup.feeds[-1]
   if setup.task:
     for name, mean in means.items():
-      # The objective's "task_accuracy" is the task's metric "accuracy", and
-      # its "task_loss" is the loss.
+      # Do not print a number twice: the objective's "task_accuracy" is the
+      # task's metric "accuracy", and its "task_loss" is the "loss".
       short_name = name.removeprefix("task_")
       if short_name == name or short_name not in means:
         say(f"{name}: {logging.result_text(name, mean)}")
@@ -208,11 +208,11 @@ def next_command(setup: Setup, workdir: str) -> str:
 def finished_step(config: dict[str, Any], workdir: str) -> int | None:
   """Returns the last step of a run that is complete; else None.
 
-  This function reads no data and computes nothing. It prints a line for each
-  changed value that a restart may change. The result is None, too, if the run
-  lacks its last evaluation, if a file of the run is damaged, or if the config
-  changes a key that a restart may not change. Then `run` says what is wrong, or
-  does what is missing.
+  This function reads no data and trains nothing. It prints a line for each
+  value of the config that was changed since the run, if a restart may change
+  it. If a restart may not change it, the result is None. The result is also
+  None if the run lacks its last evaluation, or if a file of the run is damaged.
+  Call `run` then, which says what is wrong, or does what is missing.
 
   Args:
     config: a nested dict with the keys of `config.RunConfig`. A key whose value
@@ -240,8 +240,9 @@ def finished_step(config: dict[str, Any], workdir: str) -> int | None:
       return None
   except (UserError, KeyError):
     return None
-  # A run of an earlier version lacks some keys. The folder of the data may move
-  # with the run.
+  # Do not print keys that the run lacks, because an earlier version of bert_jax
+  # wrote its config. Do not print `data.path`: the data's folder may have
+  # moved.
   for key in sorted(changed_keys & old_settings.keys() - {"data.path"}):
     change = f"{old_settings.get(key)!r} -> {settings[key]!r}"
     say(f"changed: {key_name(key)}: {change}")
@@ -316,36 +317,36 @@ def run(
       saver.set_run_metadata(config, tokenizer)
     with logging.watch_run("counting the text that the rows hold"):
       print_text_coverage(setup)
-    is_pending = meta.get("pending", False)
+    must_evaluate = meta.get("pending", False)
     with logging.watch_run("opening the run's logs"):
       logger = logging.Logger(
         workdir,
         int(state.step),
         parsed_config.steps,
-        meta.get("log"),
-        repeats_evaluation=is_pending,
+        saved=meta.get("log"),
+        repeats_evaluation=must_evaluate,
         on_row=on_row,
       )
     stack.callback(logger.close)
     progress = loop.RunProgress(
       state,
-      logging.StepSums(
-        meta.get("window"), parsed_config.spike.action == "stop"
+      step_sums=logging.StepSums(
+        meta.get("window"), skip_is_error=parsed_config.spike.action == "stop"
       ),
-      meta.get("best"),
-      meta.get("heldout", {}),
-      logging.SpikeDetector(
+      best_cost=meta.get("best"),
+      evaluation_results=meta.get("heldout", {}),
+      spike_detector=logging.SpikeDetector(
         parsed_config.spike.action,
         parsed_config.spike.factor,
-        meta.get("limit"),
+        max_loss=meta.get("limit"),
       ),
-      meta.get("first"),
+      first_loss=meta.get("first"),
     )
     profiler = logging.Profiler(
       workdir, parsed_config.profile.start, parsed_config.profile.steps
     )
     stack.callback(profiler.close)
-    if is_pending:
+    if must_evaluate:
       feed = setup.feeds[meta["phase"]]
       loop.evaluate_pending_checkpoint(setup, feed, progress, saver, logger)
     for feed in setup.feeds:
