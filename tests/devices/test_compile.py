@@ -91,18 +91,19 @@ def test_num_bytes_gives_the_size_of_a_type():
 
 
 def test_collectives_are_counted_as_often_as_they_run():
-  """The program says that the outer loop runs 5 times.
+  """A collective in the inner loop runs 5 * 3 times.
 
-  That the inner loop runs 3 times follows from its condition.
+  The program says that the outer loop runs 5 times. The condition of the inner
+  loop says that this loop runs 3 times.
   """
   program = hlo.parse_program(HLO_TEXT)
   assert program.entry == "main"
   assert hlo.loop_trip_counts(program) == [5, 3]
   assert hlo.collective_traffic(program) == {
-    "reduce-scatter": hlo.Traffic(1, 8),
-    "collective-permute": hlo.Traffic(1, 8),
-    "all-reduce": hlo.Traffic(5 + 1, 5 * (32 + 12) + 32),
-    "all-gather": hlo.Traffic(5 * 3, 5 * 3 * 16),
+    "reduce-scatter": hlo.Traffic(count=1, bytes=8),
+    "collective-permute": hlo.Traffic(count=1, bytes=8),
+    "all-reduce": hlo.Traffic(count=5 + 1, bytes=5 * (32 + 12) + 32),
+    "all-gather": hlo.Traffic(count=5 * 3, bytes=5 * 3 * 16),
   }
 
 

@@ -120,8 +120,8 @@ def test_cycles_of_a_group_count_every_trip_of_a_loop():
 def test_collectives_have_the_sizes_of_their_groups():
   collective = tpu_cycles.Collective
   assert tpu_cycles.list_collectives(hlo.parse_program(HLO_TEXT), 16) == [
-    collective("all-reduce", 12, 4000, 8),
-    collective("all-gather", 1, 256, 16),
+    collective("all-reduce", count=12, bytes=4000, group_size=8),
+    collective("all-gather", count=1, bytes=256, group_size=16),
   ]
   instruction = (
     "  %x = f32[2] reduce-scatter(%w), replica_groups={{0,1,2},{3,4,5}}"
@@ -130,7 +130,7 @@ def test_collectives_have_the_sizes_of_their_groups():
     f"ENTRY %m (w: f32[8]) -> f32[2] {{\n{instruction}\n}}\n"
   )
   assert tpu_cycles.list_collectives(program, 6) == [
-    collective("reduce-scatter", 1, 8, 3)
+    collective("reduce-scatter", count=1, bytes=8, group_size=3)
   ]
 
 
@@ -154,8 +154,12 @@ ENTRY %main (x: f32[2]) -> f32[8] {
 }
 """
   )
-  assert hlo.collective_traffic(program) == {"all-gather": hlo.Traffic(2, 64)}
-  collective = tpu_cycles.Collective("all-gather", 1, 32, 4)
+  assert hlo.collective_traffic(program) == {
+    "all-gather": hlo.Traffic(count=2, bytes=64)
+  }
+  collective = tpu_cycles.Collective(
+    "all-gather", count=1, bytes=32, group_size=4
+  )
   assert tpu_cycles.list_collectives(program, 4) == [collective] * 2
 
 
@@ -237,15 +241,15 @@ def operations_of_kernels(num_rows, semantics=("arbitrary",)):
 
 def test_the_operations_of_a_kernel_are_counted():
   (operations,) = operations_of_kernels(5)
-  exponentials = 64 * 256 // 1024
+  num_exponentials = 64 * 256 // 1024
   assert operations == kernel_operations.KernelOperations(
     name="forward",
     output_bytes=5 * 64 * 4,
     products=((64, 128, 256, 1),),
     # The operations are the exponentials, their sums, and the addition of 1.0
     # to 64 rows, which fill 8 registers.
-    num_vector_operations=2 * exponentials + 8,
-    num_transcendental_operations=exponentials,
+    num_vector_operations=2 * num_exponentials + 8,
+    num_transcendental_operations=num_exponentials,
     num_programs=5,
     is_independent=False,
     # The output has one column, which is padded to 128 columns.
@@ -261,9 +265,9 @@ def test_bytes_of_arrays_include_their_padding():
 
 
 def test_the_calls_of_a_kernel_in_a_loop_are_counted():
-  """Two kernels have the name "forward", and differ in their output's shape.
+  """Two kernels have the name "forward"; their outputs have different shapes.
 
-  A call in the program is matched to the kernel with its shape.
+  The output's shape says which of the two a call in the program runs.
   """
   small_kernel, large_kernel = (
     *operations_of_kernels(5),
@@ -280,10 +284,10 @@ def test_the_calls_of_a_kernel_in_a_loop_are_counted():
   assert cycles[1] == pytest.approx(4 * cycles[0], abs=4)
   for calls in ([small_kernel, large_kernel], [large_kernel, small_kernel]):
     assert tpu_cycles.cycles_by_kernel(program, calls, chip) == {
-      "forward": tpu_cycles.KernelCycles(12, 12 * cycles[0])
+      "forward": tpu_cycles.KernelCycles(count=12, cycles=12 * cycles[0])
     }
   assert tpu_cycles.cycles_by_kernel(program, [large_kernel], chip) == {
-    "unknown": tpu_cycles.KernelCycles(12, 0)
+    "unknown": tpu_cycles.KernelCycles(count=12, cycles=0)
   }
 
 
@@ -301,7 +305,11 @@ def test_independent_programs_of_a_kernel_run_on_all_cores():
 
 def test_the_parts_of_the_estimate_of_a_step_add_up():
   estimate = tpu_cycles.estimate_step(
-    hlo.parse_program(HLO_TEXT), operations_of_kernels(5), "v5e:4x4", 16, 1e9
+    hlo.parse_program(HLO_TEXT),
+    operations_of_kernels(5),
+    "v5e:4x4",
+    num_devices=16,
+    model_flops=1e9,
   )
   group_cycles = sum(estimate["groups"].values())
   assert group_cycles == estimate["compiler"]
@@ -322,7 +330,9 @@ def test_the_parts_of_the_estimate_of_a_step_add_up():
 def test_a_program_without_estimated_cycles_is_refused():
   program = hlo.parse_program(HLO_TEXT.replace("estimated_cycles", "cycles"))
   with pytest.raises(UserError, match="no estimated_cycles"):
-    tpu_cycles.estimate_step(program, [], "v5e:4x4", 16, 1e9)
+    tpu_cycles.estimate_step(
+      program, [], "v5e:4x4", num_devices=16, model_flops=1e9
+    )
 
 
 def test_chips_have_the_published_clocks():

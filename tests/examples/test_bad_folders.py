@@ -124,10 +124,12 @@ def test_files_are_read_once_unless_they_change(folder, tmp_path, monkeypatch):
   )
   for _ in range(3):
     reader.open_prepared(str(folder_copy))
+  # All files but meta.json were read once.
   assert len(files_read) == 11
   flip_bit(folder_copy / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
     reader.open_prepared(str(folder_copy))
+  # Only the changed file was read again.
   assert len(files_read) == 12
 
 

@@ -68,21 +68,22 @@ def count_errors(path, name, num_flips, rng):
   flipped bit of config.json may be accepted, but then it must not change the
   config or the arrays of the model.
   """
-  original_parts, content = read_model(path), (path / name).read_bytes()
+  original_model, content = read_model(path), (path / name).read_bytes()
   num_errors = 0
   for _ in range(num_flips):
     flipped_content, index = bytearray(content), rng.randrange(len(content))
     flipped_content[index] ^= 1 << rng.randrange(8)
     (path / name).write_bytes(flipped_content)
     try:
-      read_parts = read_model(path)
+      model_read = read_model(path)
     except ValueError:
       num_errors += 1
       continue
     # The bit may be in a value that the model does not use, such as the seed.
-    assert read_parts[0] == original_parts[0] and name == "config.json"
+    assert model_read[0] == original_model[0] and name == "config.json"
     assert all(
-      (read_parts[2][k] == a).all() for k, a in original_parts[2].items()
+      (model_read[2][path_of_array] == original_array).all()
+      for path_of_array, original_array in original_model[2].items()
     )
   (path / name).write_bytes(content)
   return num_errors
@@ -199,6 +200,8 @@ def test_a_run_of_an_earlier_version_is_opened_and_continued(
   assert "continuing from step 6" in capsys.readouterr().out
 
 
+# Deletes the last checkpoint, lets the run continue, and returns what it
+# prints.
 def restart_output(data_folder, run, capsys):
   shutil.rmtree(run / "checkpoints" / "6")
   capsys.readouterr()
@@ -225,6 +228,8 @@ def test_a_restart_says_what_was_changed(
 
 @pytest.mark.parametrize(
   "num_kept, message",
+  # How many lines of metrics.jsonl stay: none, the first one, the first four
+  # (written as -3), or all (None).
   [
     (0, "the train rows of steps 1 to 4 are missing"),
     (1, "the train rows of steps 2, 3, 4 are missing"),
@@ -232,7 +237,7 @@ def test_a_restart_says_what_was_changed(
     (None, None),
   ],
 )
-def test_missing_rows_are_named_by_their_steps(
+def test_missing_lines_of_metrics_are_named_by_their_steps(
   data_folder, run_copy, capsys, num_kept, message
 ):
   path = run_copy / "metrics.jsonl"
@@ -240,7 +245,7 @@ def test_missing_rows_are_named_by_their_steps(
   if num_kept == 0:
     path.unlink()
   elif num_kept is not None:
-    # The restart drops the rows of steps 5 and 6 in any case.
+    # The run continues from step 4, so it drops the later lines in any case.
     path.write_text(
       "".join(lines[: num_kept if num_kept > 0 else -len(lines) + 4])
     )
@@ -250,17 +255,18 @@ def test_missing_rows_are_named_by_their_steps(
     assert ("the heldout rows of step" in printed) == (num_kept is not None)
   else:
     assert "are missing" not in printed and "a row was changed" not in printed
-  # The line is not printed again: the next checkpoint notes the missing rows.
+  # The message comes only once, because the next checkpoint notes what is
+  # missing.
   train.run(six_step_config(data_folder), str(run_copy))
   assert "are missing" not in capsys.readouterr().out
 
 
-def test_a_changed_row_is_noticed(data_folder, run_copy, capsys):
+def test_a_changed_line_of_metrics_is_noticed(data_folder, run_copy, capsys):
   path = run_copy / "metrics.jsonl"
   content = path.read_text()
-  row = json.loads(content.split("\n")[0])
-  row["loss"] += 1
-  path.write_text(json.dumps(row) + content[content.index("\n") :])
+  first_line = json.loads(content.split("\n")[0])
+  first_line["loss"] += 1
+  path.write_text(json.dumps(first_line) + content[content.index("\n") :])
   assert f"{path}: a row was changed" in restart_output(
     data_folder, run_copy, capsys
   )
@@ -272,7 +278,7 @@ def test_a_run_stops_if_its_data_are_overwritten(
 ):
   """The run stops, and saves no checkpoint after the data have changed.
 
-  After the old data are back, a restart gives the rows of a run whose data
+  Then the old data are put back. A restart logs the same as a run whose data
   never changed.
   """
   data_copy = pathlib.Path(shutil.copytree(data_folder, tmp_path / "p"))

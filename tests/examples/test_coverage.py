@@ -1,4 +1,4 @@
-"""Tests the share of a text that rows hold, and lines about sentences."""
+"""Tests which share of a text rows hold, and what is printed about it."""
 
 import itertools
 
@@ -64,6 +64,7 @@ def test_measured_shares_are_those_of_the_rows(corpora, corpus_name, builder):
   batch = recipe.build(corpus, elements, numbers, key)
   ids = batch["input_ids"]
   if "mlm_ids" in batch:
+    # Write the original ids over the masks.
     rows, slots = np.nonzero(batch["mlm_weights"])
     positions = batch["mlm_positions"][rows, slots]
     ids[rows, positions] = batch["mlm_ids"][rows, slots]
@@ -87,9 +88,11 @@ def test_coverage_counts_every_text_of_a_packed_row(corpora):
   packed_coverage, single_coverage = [
     coverage.measure_coverage(
       corpus,
-      recipes.make_recipe("bert_pairs", SPECIAL, corpus.num_tokens + 5, o),
+      recipes.make_recipe(
+        "bert_pairs", SPECIAL, corpus.num_tokens + 5, recipe_options
+      ),
     )
-    for o in (options, options | {"max_sequences": 1})
+    for recipe_options in (options, options | {"max_sequences": 1})
   ]
   # Every document is one sentence, so all pairs are random.
   assert packed_coverage.random_share == single_coverage.random_share == 1.0
@@ -125,8 +128,8 @@ def lines_of_prepare(tmp_path, capsys, text: str, **options) -> list[str]:
   pieces = [*SPECIAL_TOKENS, "word", ".", "a", "b"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   output = str(tmp_path / "out")
-  args = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), output
-  prepare.prepare(*args, processes=1, heldout=0.0, **options)
+  paths = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), output
+  prepare.prepare(*paths, processes=1, heldout=0.0, **options)
   return capsys.readouterr().err.splitlines()
 
 
@@ -143,9 +146,9 @@ def test_prepare_says_how_long_sentences_are(
 ):
   lines = lines_of_prepare(tmp_path, capsys, text)
   mean, longest, num_single_sentence, num_documents = sizes
-  start = f"train: {mean} tokens a sentence, {longest} in the longest;"
-  start += f" {num_single_sentence} of {num_documents} documents ("
-  assert sum(line.startswith(start) for line in lines) == 1
+  start_of_line = f"train: {mean} tokens a sentence, {longest} in the longest;"
+  start_of_line += f" {num_single_sentence} of {num_documents} documents ("
+  assert sum(line.startswith(start_of_line) for line in lines) == 1
   warnings = [line for line in lines if line.startswith("warning: ")]
   assert len(warnings) == bool(warning)
   if warning:
@@ -164,26 +167,33 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
   data = loader.open_data(**options)
   lines = list(loader.describe_coverage(data, **options))
   good_lines = [line for path, line in lines if path == f"{tmp_path}/good"]
-  poor_lines = [line for path, line in lines if path == f"{tmp_path}/single"]
+  single_lines = [line for path, line in lines if path == f"{tmp_path}/single"]
   assert len(good_lines) == 1 and "of the text's tokens; " in good_lines[0]
-  assert poor_lines[0].endswith(
+  assert single_lines[0].endswith(
     "; 100.0% of the pairs have a random second text"
   )
-  assert [line.partition(":")[0] for line in poor_lines[1:]] == ["warning"] * 2
-  assert "a sentence has 600 tokens on average" in poor_lines[1]
-  assert "cut off. Train with longer rows (data.length). If a" in poor_lines[1]
-  assert "20 of 20 documents are one sentence" in poor_lines[2]
+  assert [line.partition(":")[0] for line in single_lines[1:]] == [
+    "warning"
+  ] * 2
+  assert "a sentence has 600 tokens on average" in single_lines[1]
+  assert (
+    "cut off. Train with longer rows (data.length). If a" in single_lines[1]
+  )
+  assert "20 of 20 documents are one sentence" in single_lines[2]
 
 
 @pytest.mark.parametrize("length, block_size", [(32, 2**20), (48, 4)])
 def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block_size):
   """The reason is long sentences, or documents of one sentence."""
   monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block_size)
-  filling_documents, limit = [[length, length - 3, 90], [200] * 4], length - 3
-  text = corpus_with_unique_ids(
-    [*filling_documents, [5, 6], [length], [length - 4, 2], [9]] * 3
+  documents_of_long_sentences, max_tokens = (
+    [[length, length - 3, 90], [200] * 4],
+    length - 3,
   )
-  assert text_sizes.count_long_sentences(text, limit) == 3 * 7
+  text = corpus_with_unique_ids(
+    [*documents_of_long_sentences, [5, 6], [length], [length - 4, 2], [9]] * 3
+  )
+  assert text_sizes.count_long_sentences(text, max_tokens) == 3 * 7
   statistics = text_sizes.measure_lengths(text.sentences, text.documents)
   assert statistics.num_single_sentence_documents == 3 * 2
 
@@ -197,7 +207,7 @@ def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block_size):
   assert warning in last_line(text)
   assert "data.length" in last_line(text)
   # In this corpus, 30 of the sentences that fill a row are whole documents.
-  text = corpus_with_unique_ids([[length]] * 30 + filling_documents)
+  text = corpus_with_unique_ids([[length]] * 30 + documents_of_long_sentences)
   assert "30 of 32 documents are one sentence and have" in last_line(text)
   # If sentences are short, and documents have several, there is no warning.
   assert "warning" not in last_line(

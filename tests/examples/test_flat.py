@@ -1,4 +1,7 @@
-"""Tests flat rows: a sequence has equal vectors in a flat row and alone."""
+"""Tests flat rows, each of which holds a whole batch of sequences.
+
+A sequence has equal vectors in a flat row and alone.
+"""
 
 import flax.linen as nn
 import jax
@@ -84,19 +87,23 @@ def test_block_ranges_hold_every_visible_pair(block_size, other_size, causal):
   sequence_ids = np.array(rows, np.int32)
   is_visible = visible_pairs(sequence_ids, causal)
   ranges = attention_blocks.token_ranges(jnp.asarray(sequence_ids), causal)
-  for side_ranges, mask in zip(
+  for side_ranges, visibility in zip(
     ranges, (is_visible, is_visible.swapaxes(1, 2)), strict=True
   ):
     ranges_of_blocks = np.asarray(
       attention_blocks.block_ranges(side_ranges, block_size, other_size)
     )
-    for row_index, row in enumerate(mask):
-      for i in range(-(-36 // block_size)):
+    for row_index, visibility_of_row in enumerate(visibility):
+      for block_index in range(-(-36 // block_size)):
         needed_blocks = (
-          np.flatnonzero(row[i * block_size : (i + 1) * block_size].any(0))
+          np.flatnonzero(
+            visibility_of_row[
+              block_index * block_size : (block_index + 1) * block_size
+            ].any(0)
+          )
           // other_size
         )
-        begin, end = ranges_of_blocks[row_index, i]
+        begin, end = ranges_of_blocks[row_index, block_index]
         if not needed_blocks.size:
           assert end <= begin or row_index > 1
           continue

@@ -81,7 +81,8 @@ def test_rows_do_not_depend_on_how_many_are_read_at_once():
     ]
     assert equal_batches(join_batches(batches), full_batch)
   stream = make_stream()
-  for first_row in (num_rows - 9, 3, num_rows // 2, 0):  # Any order.
+  # One stream may read its rows in any order.
+  for first_row in (num_rows - 9, 3, num_rows // 2, 0):
     batch = stream.read(first_row, 9)
     assert equal_batches(
       batch, {k: v[first_row : first_row + 9] for k, v in full_batch.items()}
@@ -133,7 +134,7 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
   def make_short_stream():
     return streams.Stream(corpus, make_recipe(length=16), 0)
 
-  ids = [
+  expected_ids = [
     make_short_stream().read(2 * s, 2)["input_ids"].tolist() for s in range(15)
   ]
   for num_hosts in (1, 2):
@@ -157,10 +158,13 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
         np.concatenate(host_shares).tolist()
         for host_shares in zip(*ids_by_host, strict=True)
       ]
-      assert joined_rows == ids
+      assert joined_rows == expected_ids
   # In each epoch, every document begins one row. The order of the rows differs
   # between the epochs.
-  rows = [unmasked_rows(make_short_stream().read(10 * e, 10)) for e in range(3)]
+  rows = [
+    unmasked_rows(make_short_stream().read(10 * epoch_index, 10))
+    for epoch_index in range(3)
+  ]
   first_tokens = [[row[1] for row in epoch] for epoch in rows]
   assert all(sorted(epoch) == list(range(10, 20)) for epoch in first_tokens)
   assert first_tokens[0] != first_tokens[1] != first_tokens[2]
@@ -387,8 +391,10 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
     0, 1, 2, 3, 4
   )
   assert data.features["input_ids"] == ((24,), np.dtype(np.int32))
-  memory_stream = streams.Stream(random_corpus(30), make_recipe(), 3, name="0")
-  assert equal_batches(data.read(0, 50), memory_stream.read(0, 50))
+  stream_in_memory = streams.Stream(
+    random_corpus(30), make_recipe(), 3, name="0"
+  )
+  assert equal_batches(data.read(0, 50), stream_in_memory.read(0, 50))
   position = data.position()
   data.restore(position)
   assert data.position() == position

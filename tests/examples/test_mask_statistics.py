@@ -74,8 +74,8 @@ def tokenized_articles(request):
   vocabulary = open_tokenizer(request.param)
   path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
-  with lzma.open(path, "rt", encoding="utf-8") as f:
-    for line in itertools.islice(f, 40):
+  with lzma.open(path, "rt", encoding="utf-8") as article_file:
+    for line in itertools.islice(article_file, 40):
       article = json.loads(line)["text"][:20_000]
       sentences = [s for s in article.replace("\n", " ").split(". ") if s]
       documents.append(vocabulary.encode_batch(sentences))
@@ -96,11 +96,11 @@ def tokenized_articles(request):
 @pytest.mark.parametrize("objective", RECIPE_BY_OBJECTIVE)
 def test_masks_follow_the_published_rules(tokenized_articles, objective):
   vocabulary, corpus, begins_word = tokenized_articles
-  name, options, (masked_share, unchanged_share) = RECIPE_BY_OBJECTIVE[
+  recipe_name, options, (masked_share, unchanged_share) = RECIPE_BY_OBJECTIVE[
     objective
   ]
   special = vocabulary.special
-  recipe = recipes.RECIPES[name](
+  recipe = recipes.RECIPES[recipe_name](
     special,
     vocabulary.vocab_size,
     length=LENGTH,
@@ -147,12 +147,13 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
         num_predicted == largest_count
       ).mean() > 0.85 and num_predicted.sum() > 0.97 * largest_count.sum()
 
-  # Check the positions: no special token is hidden, and no token is hidden
-  # twice. If words are hidden, all pieces of a word are hidden, or none.
+  # Check the positions: no special token is predicted, and no token is
+  # predicted twice. If whole words are masked, all pieces of a word are
+  # predicted, or none.
   assert is_maskable[rows, columns].all()
-  is_hidden = np.zeros(is_maskable.shape, bool)
-  is_hidden[rows, columns] = True
-  assert is_hidden.sum() == len(rows)
+  is_predicted = np.zeros(is_maskable.shape, bool)
+  is_predicted[rows, columns] = True
+  assert is_predicted.sum() == len(rows)
   if "masking" in options and options["masking"] != "token":
     is_maskable_before = np.pad(is_maskable, ((0, 0), (1, 0)))[:, :-1]
     continues_word = (
@@ -162,11 +163,11 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
     # say that the unknown piece begins a word.
     first_pieces = np.unique(corpus.tokens[corpus.sentences[:-1]])
     continues_word &= ~np.isin(original_ids, [*first_pieces, special.unk])
-    positions_inside = np.nonzero(continues_word)
-    assert len(positions_inside[0]) > 10_000
+    continuation_positions = np.nonzero(continues_word)
+    assert len(continuation_positions[0]) > 10_000
     assert (
-      is_hidden[positions_inside]
-      == is_hidden[positions_inside[0], positions_inside[1] - 1]
+      is_predicted[continuation_positions]
+      == is_predicted[continuation_positions[0], continuation_positions[1] - 1]
     ).all()
 
   # Check the replacements.

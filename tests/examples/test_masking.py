@@ -174,10 +174,10 @@ def test_draws_depend_on_seed_and_number_only():
   batch_of_other_seed = mask_rows(
     ids, maskable, lengths, first_number=40, seed=1
   )
-  rows_seen = np.concatenate(
+  positions_of_both_seeds = np.concatenate(
     [full_batch["mlm_positions"], batch_of_other_seed["mlm_positions"]]
   )
-  assert len(np.unique(rows_seen, axis=0)) == 16
+  assert len(np.unique(positions_of_both_seeds, axis=0)) == 16
 
 
 def columns_hidden_by_bert(words, count, rng):
@@ -210,13 +210,13 @@ def test_all_pieces_of_a_word_are_hidden_or_none():
     assert (batch["mlm_weights"].sum(1) == expected_count).all()
 
   ids, maskable, lengths, word_starts = make_word_rows(500, 128, 0)
-  token_masks = mask_rows(ids, maskable, lengths)
+  token_batch = mask_rows(ids, maskable, lengths)
   batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
   )
   counts = batch["mlm_weights"].sum(1)
-  assert (counts <= token_masks["mlm_weights"].sum(1)).all()
-  assert (counts >= token_masks["mlm_weights"].sum(1) - 1).mean() > 0.9
+  assert (counts <= token_batch["mlm_weights"].sum(1)).all()
+  assert (counts >= token_batch["mlm_weights"].sum(1) - 1).mean() > 0.9
   for i, hidden_columns in enumerate(chosen_columns(batch)):
     for word in words_of(maskable[i], word_starts[i]):
       assert len(hidden_columns & set(word)) in (0, len(word))
@@ -239,16 +239,16 @@ def test_all_pieces_of_a_word_are_hidden_or_none():
 
 def test_words_of_one_piece_are_masked_like_single_tokens():
   ids, maskable, lengths = make_rows([128] * 100, 128)
-  token_masks = mask_rows(ids, maskable, lengths)
-  word_masks = mask_rows(
+  token_batch = mask_rows(ids, maskable, lengths)
+  word_batch = mask_rows(
     ids,
     maskable,
     lengths,
     masking=WHOLE_WORD,
     word_starts=np.ones(ids.shape, bool),
   )
-  for key, array in token_masks.items():
-    np.testing.assert_array_equal(word_masks[key], array)
+  for key, array in token_batch.items():
+    np.testing.assert_array_equal(word_batch[key], array)
 
 
 def test_whole_words_are_chosen_as_published():
@@ -342,7 +342,7 @@ def test_pieces_of_a_word_are_masked_together_in_pairs():
     for word in words:
       assert len(hidden_columns & set(word)) in (0, len(word))
   assert num_cut_words > 20 and num_masked_words > 100
-  # The masks of a row do not depend on the other rows of the batch.
+  # The masks of a row are equal in a batch with fewer rows.
   part_of_batch = recipe.build(corpus, chunks[7:20], numbers[7:20], 0)
   for key, array in part_of_batch.items():
     np.testing.assert_array_equal(array, batch[key][7:20])

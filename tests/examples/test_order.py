@@ -71,15 +71,15 @@ def test_segments_are_as_long_as_published(corpus):
   """The lengths of segments are distributed as in the published program."""
   recipe = make_recipe(corpus, length=128, max_predictions=20)
   rng, published_lengths = random.Random(4), []
-  sizes = np.diff(corpus.sentences)
+  sentence_lengths = np.diff(corpus.sentences)
   while len(published_lengths) < 20_000:
     for document_index in range(corpus.num_documents):
       begin, end = corpus.documents[document_index : document_index + 2]
-      target = rng.randint(2, 125) if rng.random() < 0.1 else 125
+      target_length = rng.randint(2, 125) if rng.random() < 0.1 else 125
       chunk = []
       for i in range(begin, end):
-        chunk.append(int(sizes[i]))
-        if i < end - 1 and sum(chunk) < target:
+        chunk.append(int(sentence_lengths[i]))
+        if i < end - 1 and sum(chunk) < target_length:
           continue
         num_first_sentences = (
           1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)

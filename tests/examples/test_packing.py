@@ -1,4 +1,4 @@
-"""Tests packed rows: each sequence is that of a row with one sequence."""
+"""Tests packed rows: a sequence in them is as in a row of its own."""
 
 import json
 
@@ -63,47 +63,58 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
     assert batch[key].shape == (len(elements), *shape)
     assert batch[key].dtype == dtype
   # Build the examples again, with one sequence in each row.
-  rows, ranks = np.nonzero(elements["length"])
-  sequence_numbers = numbers[rows] * np.uint64(5) + ranks.astype(np.uint64)
+  row_indices, sequence_indices = np.nonzero(elements["length"])
+  sequence_numbers = numbers[row_indices] * np.uint64(
+    5
+  ) + sequence_indices.astype(np.uint64)
   layout = single_recipe.build.keywords["layout"]
   single_rows = assembly.assemble(
-    corpus, elements[rows, ranks][:, None], sequence_numbers[:, None], 3, layout
+    corpus,
+    elements[row_indices, sequence_indices][:, None],
+    sequence_numbers[:, None],
+    3,
+    layout,
   )
-  num_sequences = np.bincount(rows)
+  num_sequences = np.bincount(row_indices)
   assert num_sequences.max() >= 4 and (num_sequences > 1).mean() > 0.5
-  for i in range(len(rows)):
-    (columns,) = np.nonzero(batch["sequence_ids"][rows[i]] == ranks[i] + 1)
+  for i in range(len(row_indices)):
+    (columns,) = np.nonzero(
+      batch["sequence_ids"][row_indices[i]] == sequence_indices[i] + 1
+    )
     length, begin = len(columns), columns[0]
     assert columns.tolist() == list(range(begin, begin + length))
     assert length == (single_rows["sequence_ids"][i] == 1).sum()
     for key in ("input_ids", "segment_ids", "lm_ids", "lm_weights"):
       if key in batch:
         np.testing.assert_array_equal(
-          batch[key][rows[i], columns], single_rows[key][i, :length]
+          batch[key][row_indices[i], columns], single_rows[key][i, :length]
         )
-    assert batch["position_ids"][rows[i], columns].tolist() == list(
+    assert batch["position_ids"][row_indices[i], columns].tolist() == list(
       range(length)
     )
     if "mlm_ids" in batch:
-      positions = batch["mlm_positions"][rows[i]]
+      positions = batch["mlm_positions"][row_indices[i]]
       is_inside = (positions >= begin) & (positions < begin + length)
-      is_inside &= batch["mlm_weights"][rows[i]] > 0
+      is_inside &= batch["mlm_weights"][row_indices[i]] > 0
       is_used = single_rows["mlm_weights"][i] > 0
       np.testing.assert_array_equal(
         positions[is_inside] - begin, single_rows["mlm_positions"][i][is_used]
       )
       np.testing.assert_array_equal(
-        batch["mlm_ids"][rows[i]][is_inside], single_rows["mlm_ids"][i][is_used]
+        batch["mlm_ids"][row_indices[i]][is_inside],
+        single_rows["mlm_ids"][i][is_used],
       )
       if "span_positions" in batch:
         np.testing.assert_array_equal(
-          batch["span_positions"][rows[i]][is_inside] - begin,
+          batch["span_positions"][row_indices[i]][is_inside] - begin,
           single_rows["span_positions"][i][is_used],
         )
     if "pair_labels" in batch:
-      assert batch["pair_weights"][rows[i], ranks[i]] == 1
-      assert batch["cls_positions"][rows[i], ranks[i]] == begin
-      label = batch["pair_labels"][rows[i], ranks[i]]
+      assert batch["pair_weights"][row_indices[i], sequence_indices[i]] == 1
+      assert (
+        batch["cls_positions"][row_indices[i], sequence_indices[i]] == begin
+      )
+      label = batch["pair_labels"][row_indices[i], sequence_indices[i]]
       assert label == single_rows["pair_labels"][i, 0]
   is_padding = batch["sequence_ids"] == 0
   for key in ("position_ids", "segment_ids", "lm_weights", "input_ids"):
@@ -128,9 +139,9 @@ def test_packing_loses_and_repeats_nothing(corpus, name):
 
 
 def test_packed_rows_have_little_padding(corpus):
-  """The documents are short. Padding is over 50% of the tokens of single rows.
+  """The documents are short, so over 50% of a row with one sequence is padding.
 
-  In packed rows, it is under 3%.
+  In packed rows, padding is under 3%.
   """
   for name, options in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
     padding_shares = []
@@ -148,15 +159,18 @@ def test_assign_rows_keeps_every_limit():
   for num_slots, max_sequences in ((20, 8), (9, 8), (20, 2), (9, 1)):
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
     slots_needed = np.minimum(np.ceil(lengths * 0.15).astype(int), num_slots)
-    rows, ranks = assembly.assign_rows(
+    row_indices, sequence_indices = assembly.assign_rows(
       lengths, slots_needed, 64, num_slots, max_sequences
     )
-    num_rows = max(rows) + 1
-    assert (np.bincount(rows, lengths) <= 64).all()
-    assert (np.bincount(rows, slots_needed) <= num_slots).all()
-    assert np.bincount(rows).max() <= max_sequences
-    assert len(set(zip(rows, ranks, strict=True))) == 3000
-    assert max(ranks) < max_sequences and min(np.bincount(rows)) > 0
+    num_rows = max(row_indices) + 1
+    assert (np.bincount(row_indices, lengths) <= 64).all()
+    assert (np.bincount(row_indices, slots_needed) <= num_slots).all()
+    assert np.bincount(row_indices).max() <= max_sequences
+    assert len(set(zip(row_indices, sequence_indices, strict=True))) == 3000
+    assert (
+      max(sequence_indices) < max_sequences
+      and min(np.bincount(row_indices)) > 0
+    )
     if (num_slots, max_sequences) == (20, 8):
       assert lengths.sum() / (64 * num_rows) > 0.99
 

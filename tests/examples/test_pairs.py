@@ -28,7 +28,8 @@ def batch_of(corpus, recipe, seed=0, count=None):
 def both_statistics():
   """Returns statistics of rows of the recipe and of the published program.
 
-  Each is {name: an array with a number for each row}.
+  Each is {name: an array with a number for each row}. "front" and "back" count
+  the tokens that were removed at the starts and at the ends of the segments.
   """
   documents, vocab_size = numbered_documents(realistic_sizes(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
@@ -46,7 +47,7 @@ def both_statistics():
     num_removed = (
       full_segments.a_length + full_segments.b_length + 3 - row_lengths
     )
-    num_front = (
+    num_removed_front = (
       cut_segments.a_start
       - full_segments.a_start
       + cut_segments.b_start
@@ -58,8 +59,8 @@ def both_statistics():
         "total": row_lengths,
         "a": cut_segments.a_length,
         "random": chunks["random"],
-        "front": num_front,
-        "back": num_removed - num_front,
+        "front": num_removed_front,
+        "back": num_removed - num_removed_front,
         "masks": batch["mlm_weights"].sum(1),
       }
     )
@@ -109,7 +110,7 @@ def test_shares_match_the_published_program(both_statistics):
 
 
 def test_pairs_are_cut_as_by_a_loop_over_tokens():
-  """The loop removes one token at a time."""
+  """The loop of this test removes single tokens from the longer segment."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
     segments = pairs.Segments(a * 0, a, b * 0, b)
@@ -117,10 +118,17 @@ def test_pairs_are_cut_as_by_a_loop_over_tokens():
       segments, np.arange(len(a), dtype=np.uint64), 1, limit
     )
     for i in range(len(a)):
-      x, y = int(a[i]), int(b[i])
-      while x + y > limit:
-        x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert (cut_segments.a_length[i], cut_segments.b_length[i]) == (x, y)
+      a_length, b_length = int(a[i]), int(b[i])
+      while a_length + b_length > limit:
+        a_length, b_length = (
+          (a_length - 1, b_length)
+          if a_length > b_length
+          else (a_length, b_length - 1)
+        )
+      assert (cut_segments.a_length[i], cut_segments.b_length[i]) == (
+        a_length,
+        b_length,
+      )
     for full_length, final_length, start in (
       (a, cut_segments.a_length, cut_segments.a_start),
       (b, cut_segments.b_length, cut_segments.b_start),

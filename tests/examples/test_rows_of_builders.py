@@ -55,7 +55,7 @@ def test_a_seqio_task_gives_the_rows_of_its_folder(folder, name):
       num_rows = len(expected_batch["input_ids"])
       rows = list(dataset.take(num_rows).as_numpy_iterator())
       assert_equal_batches(
-        {k: np.stack([r[k] for r in rows]) for k in expected_batch},
+        {k: np.stack([row[k] for row in rows]) for k in expected_batch},
         expected_batch,
       )
   finally:
@@ -122,12 +122,17 @@ def test_static_masks_of_text_repeat():
     [v.reshape(epoch_ends[-1], -1).astype(float) for v in full_batch.values()],
     1,
   )
-  epochs = [
+  rows_by_epoch = [
     list(map(tuple, rows.tolist()))
     for rows in np.split(flat_rows, epoch_ends[:-1])
   ]
-  assert sorted(epochs[0]) == sorted(epochs[2]) and epochs[0] != epochs[2]
-  assert len(set(epochs[0]) & set(epochs[1])) < 0.1 * len(epochs[0])
+  assert (
+    sorted(rows_by_epoch[0]) == sorted(rows_by_epoch[2])
+    and rows_by_epoch[0] != rows_by_epoch[2]
+  )
+  assert len(set(rows_by_epoch[0]) & set(rows_by_epoch[1])) < 0.1 * len(
+    rows_by_epoch[0]
+  )
 
 
 def test_missing_special_tokens_are_named(folder):

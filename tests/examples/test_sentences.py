@@ -145,8 +145,8 @@ def rows_of_the_electra_program(document, length, draw):
   rows, sentences, num_tokens, draws = [], [], 0, draw(0)
 
   def add_row():
-    target, is_single, first_is_longer = draws
-    first_goal = 100_000 if is_single else (target - 3) // 2
+    target_length, is_single, first_is_longer = draws
+    first_goal = 100_000 if is_single else (target_length - 3) // 2
     first_segment, second_segment = [], []
     for sentence in sentences:
       crosses = len(first_segment) + len(sentence) >= first_goal
@@ -251,16 +251,18 @@ def test_electra_segments_have_the_published_statistics():
     np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
     for rows in (recipe_rows, program_rows)
   ]
-  share, expected = ((x[:, 1] == 0).mean() for x in statistics_of_both)
-  assert abs(share - expected) < 0.01
-  share, expected = (x[:, 2].mean() for x in statistics_of_both)
-  assert expected > 0.05 and abs(share - expected) < 0.01
-  for sizes, expected in zip(
+  recipe_share, program_share = (
+    (x[:, 1] == 0).mean() for x in statistics_of_both
+  )
+  assert abs(recipe_share - program_share) < 0.01
+  recipe_share, program_share = (x[:, 2].mean() for x in statistics_of_both)
+  assert program_share > 0.05 and abs(recipe_share - program_share) < 0.01
+  for recipe_lengths, program_lengths in zip(
     statistics_of_both[0].T[:2], statistics_of_both[1].T[:2], strict=True
   ):
-    for decile in np.quantile(expected, np.arange(1, 10) / 10):
-      share = (sizes <= decile).mean()
-      assert abs(share - (expected <= decile).mean()) < 0.012
+    for decile in np.quantile(program_lengths, np.arange(1, 10) / 10):
+      recipe_share = (recipe_lengths <= decile).mean()
+      assert abs(recipe_share - (program_lengths <= decile).mean()) < 0.012
 
 
 def test_a_language_model_predicts_each_token_once():
@@ -293,9 +295,13 @@ def test_a_language_model_predicts_each_token_once():
     )
     # The ids of a row are consecutive. A row may be shorter only at the
     # beginning or the end of a document.
-    for row, n in zip(batch["input_ids"], is_real.sum(1), strict=True):
-      assert n and (np.diff(row[:n]) == 1).all()
-      assert n == 9 or row[0] in first_ids or row[n - 1] + 1 in last_ids
+    for row, num_tokens in zip(batch["input_ids"], is_real.sum(1), strict=True):
+      assert num_tokens and (np.diff(row[:num_tokens]) == 1).all()
+      assert (
+        num_tokens == 9
+        or row[0] in first_ids
+        or row[num_tokens - 1] + 1 in last_ids
+      )
     first_column_by_epoch.append(tuple(batch["input_ids"][:, 0].tolist()))
   assert len(set(first_column_by_epoch)) > 15
 

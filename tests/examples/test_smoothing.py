@@ -13,7 +13,7 @@ from bert_jax.examples import loader, masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import evaluate
 
-RULE_OPTIONS = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
+SMOOTHING_OPTIONS = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
 
 
 def choose_masks(num_rows, mask_options, piece_counts, ids, lengths=None):
@@ -39,7 +39,7 @@ def test_chances_of_a_draw_are_in_proportion_to_the_weights():
   # A piece that was never seen counts as seen once.
   piece_counts[5:9] = (10_000, 100, 10, 0)
   ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (num_rows, 1))
-  mask_options = masking.MaskOptions(mask_rate=0.1, **RULE_OPTIONS)
+  mask_options = masking.MaskOptions(mask_rate=0.1, **SMOOTHING_OPTIONS)
   batch = choose_masks(num_rows, mask_options, piece_counts, ids)
   assert (batch["mlm_weights"].sum(1) == 1).all()
   shares = np.bincount(batch["mlm_ids"][:, 0], minlength=64)[5:9] / num_rows
@@ -56,20 +56,24 @@ def test_the_second_draw_is_from_the_pieces_that_are_left():
   num_rows, piece_counts = 40_000, np.zeros(64, np.int64)
   piece_counts[5:8] = (16, 4, 1)
   ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (num_rows, 1))
-  mask_options = masking.MaskOptions(mask_rate=0.4, **RULE_OPTIONS)
+  mask_options = masking.MaskOptions(mask_rate=0.4, **SMOOTHING_OPTIONS)
   batch = choose_masks(num_rows, mask_options, piece_counts, ids)
   assert (batch["mlm_weights"].sum(1) == 2).all()
   chances = np.array([16, 4, 1.0]) ** -0.7
   chances /= chances.sum()
+  # The ids 5, 6 and 7 of the three pieces have the sum 18.
   unmasked_ids = 11 + 7 - batch["mlm_ids"][:, :2].sum(1)
-  for i in range(3):
-    j, k = {0, 1, 2} - {i}
+  for unmasked_index in range(3):
+    first_index, second_index = {0, 1, 2} - {unmasked_index}
     expected_share = (
-      chances[j] * chances[k] * (1 / (1 - chances[j]) + 1 / (1 - chances[k]))
+      chances[first_index]
+      * chances[second_index]
+      * (1 / (1 - chances[first_index]) + 1 / (1 - chances[second_index]))
     )
     standard_error = np.sqrt(expected_share / num_rows)
     assert (
-      abs((unmasked_ids == 5 + i).mean() - expected_share) < 5 * standard_error
+      abs((unmasked_ids == 5 + unmasked_index).mean() - expected_share)
+      < 5 * standard_error
     )
 
 
@@ -133,12 +137,14 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   path = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
-  options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE_OPTIONS
+  options = (
+    dict(length=32, replacement="bert", mask_rate=0.15) | SMOOTHING_OPTIONS
+  )
   data = loader.open_data(path, "doc_sentences", **options)
   batch = data.read(0, 64)
   second_batch = loader.open_data(path, "doc_sentences", **options).read(0, 64)
-  for key, x in batch.items():
-    np.testing.assert_array_equal(x, second_batch[key])
+  for key, array in batch.items():
+    np.testing.assert_array_equal(array, second_batch[key])
   lengths = (batch["sequence_ids"] > 0).sum(1)
   expected_counts = np.minimum(np.ceil(lengths * 0.15), lengths - 2)
   np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected_counts)

@@ -29,28 +29,31 @@ SPAN_OPTIONS = dict(masking="span", count="ceil")
 
 def albert_ngrams(words, max_columns, rng):
   """Returns the columns that ALBERT hides, chosen one n-gram at a time."""
-  starts, hidden_columns = list(range(len(words))), set()
-  rng.shuffle(starts)
-  for start in starts:
+  start_indices, hidden_columns = list(range(len(words))), set()
+  rng.shuffle(start_indices)
+  for start_index in start_indices:
     if len(hidden_columns) >= max_columns:
       break
-    n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
+    num_words = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
     # The n-gram ends if the next word does not begin at the next column.
-    for i in range(1, n):
-      next_index = start + i
+    for word_offset in range(1, num_words):
+      next_index = start_index + word_offset
       if (
         next_index == len(words)
         or words[next_index][0] != words[next_index - 1][-1] + 1
       ):
-        n = i
+        num_words = word_offset
         break
     while (
-      n
-      and len(hidden_columns) + sum(map(len, words[start : start + n]))
+      num_words
+      and len(hidden_columns)
+      + sum(map(len, words[start_index : start_index + num_words]))
       > max_columns
     ):
-      n -= 1
-    columns = {c for word in words[start : start + n] for c in word}
+      num_words -= 1
+    columns = {
+      c for word in words[start_index : start_index + num_words] for c in word
+    }
     if not columns & hidden_columns:
       hidden_columns |= columns
   return hidden_columns
@@ -58,18 +61,25 @@ def albert_ngrams(words, max_columns, rng):
 
 def spanbert_spans(words, max_columns, rng):
   """Returns the columns that SpanBERT hides, one span of words at a time."""
-  starts, hidden_columns = list(range(len(words))), set()
-  rng.shuffle(starts)
-  for start in starts:
-    if words[start][0] in hidden_columns:
+  start_indices, hidden_columns = list(range(len(words))), set()
+  rng.shuffle(start_indices)
+  for start_index in start_indices:
+    if words[start_index][0] in hidden_columns:
       continue
-    n = rng.choices(range(1, 11), [0.2 * 0.8 ** (k - 1) for k in range(1, 11)])
-    for i in range(start, min(start + n[0], len(words))):
-      if i > start and words[i][0] != words[i - 1][-1] + 1:
+    drawn_lengths = rng.choices(
+      range(1, 11), [0.2 * 0.8 ** (k - 1) for k in range(1, 11)]
+    )
+    for word_index in range(
+      start_index, min(start_index + drawn_lengths[0], len(words))
+    ):
+      if (
+        word_index > start_index
+        and words[word_index][0] != words[word_index - 1][-1] + 1
+      ):
         break
-      if len(hidden_columns | set(words[i])) > max_columns:
+      if len(hidden_columns | set(words[word_index])) > max_columns:
         break
-      hidden_columns |= set(words[i])
+      hidden_columns |= set(words[word_index])
   return hidden_columns
 
 
@@ -176,9 +186,9 @@ def test_span_lengths_are_geometric():
   A span has 1 to 10 words, and 3.8 on average: see section 3.1 of SpanBERT's
   paper.
   """
-  ends = masked_units.UNIT_RULES["span"].cumulative_chances
-  chances = np.diff(ends, prepend=0)
-  assert len(chances) == 10 and ends[-1] == 1
+  cumulative_chances = masked_units.UNIT_RULES["span"].cumulative_chances
+  chances = np.diff(cumulative_chances, prepend=0)
+  assert len(chances) == 10 and cumulative_chances[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
   assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
   # Long rows with few spans are used, so that few spans are cut or touch.
@@ -221,18 +231,20 @@ def test_a_span_is_masked_kept_or_replaced_as_a_whole():
   all_new_ids = batch["input_ids"]
   num_spans_by_replacement = collections.Counter()
   for i in range(len(ids)):
-    n = int(batch["mlm_weights"][i].sum())
-    hidden_columns = set(batch["mlm_positions"][i, :n].tolist())
+    num_masks = int(batch["mlm_weights"][i].sum())
+    hidden_columns = set(batch["mlm_positions"][i, :num_masks].tolist())
     for position, (column_before, column_after) in zip(
-      batch["mlm_positions"][i, :n], batch["span_positions"][i, :n], strict=True
+      batch["mlm_positions"][i, :num_masks],
+      batch["span_positions"][i, :num_masks],
+      strict=True,
     ):
       assert column_before < position < column_after
       assert not {column_before, column_after} & hidden_columns
       assert hidden_columns >= set(range(column_before + 1, column_after))
       assert column_before >= 0 and column_after < lengths[i]
-    assert not batch["span_positions"][i, n:].any()
+    assert not batch["span_positions"][i, num_masks:].any()
     for column_before, column_after in set(
-      map(tuple, batch["span_positions"][i, :n].tolist())
+      map(tuple, batch["span_positions"][i, :num_masks].tolist())
     ):
       new_ids, old_ids = (
         all_new_ids[i, column_before + 1 : column_after],
@@ -335,9 +347,9 @@ def test_a_corpus_without_word_starts_is_refused():
   ],
 )
 def test_wrong_options_are_refused(options, message):
-  with pytest.raises(ValueError, match=message) as e:
+  with pytest.raises(ValueError, match=message) as error:
     recipes.bert_pairs(SPECIAL, 64, **options)
-  assert "\n" not in str(e.value)
+  assert "\n" not in str(error.value)
 
 
 def test_stochastic_and_ceil_give_the_published_counts():
@@ -349,8 +361,8 @@ def test_stochastic_and_ceil_give_the_published_counts():
   )
   counts = batch["mlm_weights"].sum(1).reshape(-1, len(sizes))
   for size, counts_of_size in zip(sizes, counts.T, strict=True):
-    least = math.floor(0.15 * size)
-    assert set(counts_of_size.tolist()) <= {least, least + 1}
+    least_count = math.floor(0.15 * size)
+    assert set(counts_of_size.tolist()) <= {least_count, least_count + 1}
     assert abs(counts_of_size.mean() - 0.15 * size) < 0.03
   mask_options = masking.MaskOptions(count="stochastic")
   largest_counts = masking.count_masks(

@@ -1,7 +1,8 @@
 """Compares fused kernels, in Pallas' interpreter, with their formulas.
 
 All arrays are float32. A kernel and its formula differ only in the order of
-their sums, so they agree within 2e-6 of the largest value.
+their sums, so they agree within 2e-6 of the largest value. In the calls of
+kernels, the last argument True chooses the interpreter.
 """
 
 import functools
@@ -182,17 +183,17 @@ def test_one_kernel_computes_all_gradients_of_a_row_of_one_block(
 
 def tpu_attention_of(qkv, bias, ids, rate, causal):
   """Runs the kernel for TPUs; the arguments are those of the formula."""
-  *batch_and_length, heads, _, _ = qkv.shape
+  *batch_and_length, num_heads, _, _ = qkv.shape
   return tpu_attention.attention(
     *(qkv[..., i, :].reshape(*batch_and_length, -1) for i in range(3)),
     jnp.swapaxes(bias, 0, 1).reshape(3, -1),
     ids,
     SEED,
-    heads,
+    num_heads,
     rate,
     causal,
     True,
-  ).reshape(*batch_and_length, heads, -1)
+  ).reshape(*batch_and_length, num_heads, -1)
 
 
 # With the second shape, one program computes two groups of two heads. With the
@@ -296,37 +297,47 @@ def test_gelu_of_kernels_and_its_derivative_equal_the_exact_gelu():
 def test_gelu_new_of_kernels_and_its_derivative_equal_the_tanh_form():
   """The expected numbers are in double precision."""
   x = np.linspace(-30, 30, 10_001)
-  u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-  factor = 0.5 * (1 + np.tanh(u))
-  slope_of_u = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-  slope = factor + 0.5 * x * slope_of_u / np.cosh(np.clip(u, -300, 300)) ** 2
+  tanh_argument = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+  factor = 0.5 * (1 + np.tanh(tanh_argument))
+  slope_of_argument = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+  expected_derivative = (
+    factor
+    + 0.5
+    * x
+    * slope_of_argument
+    / np.cosh(np.clip(tanh_argument, -300, 300)) ** 2
+  )
   x_float32 = jnp.asarray(x, jnp.float32)
   bound = 3e-7 * np.maximum(np.abs(x), 1.0)
   assert (
     np.abs(fused_activation.gelu_new(x_float32) - x * factor) < bound
   ).all()
   derivative = fused_activation.gelu_new_derivative(x_float32)
-  assert (np.abs(derivative - slope) < 4e-7).all()
+  assert (np.abs(derivative - expected_derivative) < 4e-7).all()
 
 
 def run_all_kernels(x, y, qkv, mlp_inputs, sequence_ids):
   """Runs each kernel once, with dropout; returns the sum of squared outputs."""
-  width, (_, _, h, _, k) = x.shape[-1], qkv.shape
+  width, (_, _, num_heads, _, head_dim) = x.shape[-1], qkv.shape
   vector = jnp.linspace(0.5, 1.5, width)
   norm_output, _ = fused_norm.add_norm(
     x, y, vector, vector, vector, SEED, 0.1, 1e-5, True
   )
-  bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
-  attention_output = fused_attention.attention(
-    qkv, bias, sequence_ids, SEED, 0.1, False, True
+  attention_bias = jnp.linspace(-1, 1, num_heads * 3 * head_dim).reshape(
+    num_heads, 3, head_dim
   )
-  tpu_attention_output = tpu_attention_of(qkv, bias, sequence_ids, 0.1, False)
+  attention_output = fused_attention.attention(
+    qkv, attention_bias, sequence_ids, SEED, 0.1, False, True
+  )
+  tpu_attention_output = tpu_attention_of(
+    qkv, attention_bias, sequence_ids, 0.1, False
+  )
   gelu_functions = fused_activation.function_and_derivative(
     "gelu", layers.activation("gelu")
   )
-  bias = jnp.linspace(-1, 1, mlp_inputs.shape[-1])
+  mlp_bias = jnp.linspace(-1, 1, mlp_inputs.shape[-1])
   activation_output = fused_activation.bias_activation(
-    mlp_inputs, bias, *gelu_functions, True
+    mlp_inputs, mlp_bias, *gelu_functions, True
   )
   return (
     (norm_output**2).sum()

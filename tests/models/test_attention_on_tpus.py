@@ -16,7 +16,7 @@ from tiny_families import fast_jit
 from bert_jax.kernels import fused, tpu_attention
 from bert_jax.models.attention import Attention
 
-BATCH, LENGTH, HEADS, HEAD_DIM = 2, 24, 4, 8
+NUM_ROWS, LENGTH, NUM_HEADS, HEAD_DIM = 2, 24, 4, 8
 SEQUENCE_IDS = jnp.array([[1] * 10 + [2] * 12 + [0] * 2, [1] * 24])
 
 
@@ -24,11 +24,13 @@ def run_attention(implementation):
   """Returns the output, and the gradients of the parameters and the input."""
   rng = np.random.default_rng(0)
   x, gradient = (
-    jnp.asarray(rng.normal(size=(BATCH, LENGTH, HEADS * HEAD_DIM)), jnp.float32)
+    jnp.asarray(
+      rng.normal(size=(NUM_ROWS, LENGTH, NUM_HEADS * HEAD_DIM)), jnp.float32
+    )
     for _ in range(2)
   )
   module = Attention(
-    heads=HEADS,
+    heads=NUM_HEADS,
     head_dim=HEAD_DIM,
     dropout=0.2,
     causal=False,
@@ -53,13 +55,15 @@ def run_attention(implementation):
   return y, gradients
 
 
-def test_three_projections_equal_the_stacked_one(monkeypatch):
+# For TPUs, the module computes queries, keys and values by three products.
+# Otherwise it computes them by one product with a stacked kernel.
+def test_three_products_equal_one_product(monkeypatch):
   expected = run_attention("xla")
-  calls = []
+  num_arguments_by_call = []
   kernel = tpu_attention.attention
 
   def interpreted_kernel(*arguments):
-    calls.append(len(arguments))
+    num_arguments_by_call.append(len(arguments))
     return kernel(*arguments, True)
 
   # The CPU would refuse the kernel.
@@ -68,7 +72,7 @@ def test_three_projections_equal_the_stacked_one(monkeypatch):
   )
   monkeypatch.setattr(tpu_attention, "attention", interpreted_kernel)
   results = run_attention("tpu")
-  assert calls
+  assert num_arguments_by_call
   # The gradient of the bias of keys is 0 but for rounding, so the largest value
   # of all results is the scale.
   scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))

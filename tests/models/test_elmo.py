@@ -35,6 +35,8 @@ def tiny_elmo():
 
 def lstm_step_by_step(x, kernel, bias, projection, clip):
   """Computes TensorFlow's LSTMCell with `num_proj`, one word after another."""
+  # c is the cell and h the output. i, j, f and o are TensorFlow's names: the
+  # input gate, the new input, the forget gate and the output gate.
   sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
   c, h, outputs = np.zeros(len(projection)), np.zeros(projection.shape[1]), []
   for word in x:
@@ -58,7 +60,7 @@ def test_a_layer_equals_a_loop_over_single_words(unroll):
     lambda s: rng.normal(size=s.shape).astype(np.float32),
     nn.unbox(shapes)["params"],
   )
-  args = [params[name] for name in ("kernel", "bias", "projection")]
+  layer_params = [params[name] for name in ("kernel", "bias", "projection")]
   for reverse in (False, True):
     outputs, (_, last_outputs) = layer.apply(
       {"params": params}, x, ids, reverse=reverse
@@ -66,7 +68,7 @@ def test_a_layer_equals_a_loop_over_single_words(unroll):
     for row, length in enumerate(lengths):
       words = x[row, :length]
       expected = lstm_step_by_step(
-        words[::-1] if reverse else words, *args, 0.3
+        words[::-1] if reverse else words, *layer_params, 0.3
       )
       np.testing.assert_allclose(last_outputs[row], expected[-1], atol=1e-5)
       expected = expected[::-1] if reverse else expected
@@ -107,12 +109,13 @@ def test_vectors_do_not_depend_on_padding_or_batch(tiny_elmo):
 def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
   _, params, apply = tiny_elmo
   single_batches = [
-    characters.make_batch([s]) for s in (SENTENCES[0], SENTENCES[2])
+    characters.make_batch([sentence_words])
+    for sentence_words in (SENTENCES[0], SENTENCES[2])
   ]
-  char_ids = [p["char_ids"] for p in single_batches]
-  gap = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
+  char_ids = [single_batch["char_ids"] for single_batch in single_batches]
+  padding = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
   ids = np.array([[1] * 5 + [0] * 2 + [2] * 10], np.int32)
-  row = np.concatenate([char_ids[0], gap, char_ids[1]], 1)
+  row = np.concatenate([char_ids[0], padding, char_ids[1]], 1)
   row_vectors = apply(params, char_ids=row, sequence_ids=ids)[0]
   for sentence, begin in zip(char_ids, (0, 7), strict=True):
     sentence_vectors = apply(params, char_ids=sentence)[0]
@@ -238,9 +241,11 @@ def test_the_weighted_sum_of_layers_equals_its_formula():
   ids = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32)
   layer_weights, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
   params = {"layer_weights": layer_weights, "gamma": gamma}
-  exps = np.exp(layer_weights + 1 / 3)
+  exponentials = np.exp(layer_weights + 1 / 3)
   layer_sum = elmo.ScalarMix().apply({"params": params}, layer_vectors, ids)
-  expected = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), layer_vectors)
+  expected = gamma * np.einsum(
+    "n,bnld->bld", exponentials / exponentials.sum(), layer_vectors
+  )
   np.testing.assert_allclose(layer_sum, expected, rtol=1e-5)
   word_vectors = layer_vectors.transpose(1, 0, 2, 3)[:, ids != 0]
   normalized_layers = [
@@ -253,7 +258,9 @@ def test_the_weighted_sum_of_layers_equals_its_formula():
     {"params": params}, layer_vectors, ids
   )
   expected = gamma * np.einsum(
-    "n,nbld->bld", exps / exps.sum(), np.array(normalized_layers)
+    "n,nbld->bld",
+    exponentials / exponentials.sum(),
+    np.array(normalized_layers),
   )
   np.testing.assert_allclose(layer_sum, expected, rtol=1e-4, atol=1e-5)
   initial_params = elmo.ScalarMix().init(jax.random.key(0), layer_vectors, ids)[
@@ -392,8 +399,11 @@ def test_embeddings_agree_with_published_ones(name, sentences_file):
       method=lambda m, *args: m.encoder.encode_with_states(*args),
     )
   )
-  zeros = np.zeros((3, 64), np.float32), np.zeros((3, 16), np.float32)
-  states = ((zeros,) * 2,) * 2
+  initial_states_of_direction = (
+    np.zeros((3, 64), np.float32),
+    np.zeros((3, 16), np.float32),
+  )
+  states = ((initial_states_of_direction,) * 2,) * 2
   files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
   for sentence_index in range(10):
     batch = characters.make_batch(

@@ -118,16 +118,18 @@ def gradient_function(name, dtype="float32"):
 
 @for_every_family
 def test_no_gradient_reaches_padding(name):
-  """Table rows that only padding reads get a gradient of exactly 0."""
+  """Embeddings that only padding reads get a gradient of exactly 0."""
   inputs = padded_inputs(name, IDS, 16)
-  tables = gradient_function(name)(inputs[2], *inputs)[0]["embeddings"]
-  word_rows, position_rows = (
-    np.flatnonzero(np.abs(tables[key]["embedding"]).max(-1)).tolist()
+  gradients = gradient_function(name)(inputs[2], *inputs)[0]["embeddings"]
+  word_ids_with_gradient, positions_with_gradient = (
+    np.flatnonzero(np.abs(gradients[key]["embedding"]).max(-1)).tolist()
     for key in ("word", "position")
   )
   first_position = 2 if name == "roberta" else 0
-  assert word_rows == sorted({*IDS[0].tolist()})
-  assert position_rows == list(range(first_position, first_position + NUM_REAL))
+  assert word_ids_with_gradient == sorted({*IDS[0].tolist()})
+  assert positions_with_gradient == list(
+    range(first_position, first_position + NUM_REAL)
+  )
 
 
 @for_every_family
@@ -223,5 +225,5 @@ def test_only_gpt_is_causal(name):
   states, changed_states = (
     np.asarray(hidden_states(name, i, *inputs)) for i in (ids, changed_ids)
   )
-  is_same = (states == changed_states).all(-1)[0]
-  assert is_same.tolist() == [name == "gpt"] * 4 + [False] * 3
+  is_unchanged = (states == changed_states).all(-1)[0]
+  assert is_unchanged.tolist() == [name == "gpt"] * 4 + [False] * 3

@@ -16,9 +16,9 @@ BATCH_SHAPES = {
   "mlm_positions": jax.ShapeDtypeStruct((1, 2), jnp.int32),
   "cls_positions": jax.ShapeDtypeStruct((1, 1), jnp.int32),
 }
-# Each row has a model, what is counted, the published number of parameters in
-# millions, and the tolerance. The tolerance is half a unit of the last
-# published digit, or as the comment says.
+# Each entry has a family, a variant, what is counted, the published number of
+# parameters in millions, and the tolerance. The tolerance is half a unit of the
+# last published digit, or as the comment says.
 PUBLISHED_COUNTS = [
   # Turc et al. 2019, Table 1, and their model cards, which count both heads.
   ("bert", "tiny", "heads", 4.4, 0.05),
@@ -58,7 +58,7 @@ PUBLISHED_COUNTS = [
   ("gpt", "base", "encoder", 117.0, 0.5),
 ]
 for_every_variant = pytest.mark.parametrize(
-  "name,variant", [row[:2] for row in PUBLISHED_COUNTS]
+  "name,variant", [entry[:2] for entry in PUBLISHED_COUNTS]
 )
 
 

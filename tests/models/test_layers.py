@@ -33,7 +33,7 @@ def test_both_gelus_have_known_values():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_attention_in_a_row_of_padding_is_finite(dtype):
-  """Outputs and gradients of such a row are finite, in every dtype.
+  """Outputs and gradients of a row of padding are finite, in every dtype.
 
   In a row with tokens, a masked key gets a probability of exactly 0.
   """
@@ -110,9 +110,11 @@ def test_dropout_of_rectangles_is_independent(rate, bound):
   is_dropped = ~kept_by_dropout((8, 256, 512), rate, seed=5).reshape(-1, 512)
   x = (is_dropped - rate) / np.sqrt(rate * (1 - rate))
   for rows in (x, x.T):
-    gram = (rows @ rows.T) / np.sqrt(rows.shape[1])
-    np.fill_diagonal(gram, 0)
-    mean_square = (gram**2).sum() / (len(gram) * (len(gram) - 1))
+    row_products = (rows @ rows.T) / np.sqrt(rows.shape[1])
+    np.fill_diagonal(row_products, 0)
+    mean_square = (row_products**2).sum() / (
+      len(row_products) * (len(row_products) - 1)
+    )
     assert abs(mean_square - 1) < bound
 
 
@@ -121,7 +123,9 @@ def test_each_high_dropout_bit_is_random():
   bits = np.asarray(
     primitives.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
   )
-  shares_of_ones = [((bits >> b) & 1).mean() for b in range(8, 32)]
+  shares_of_ones = [
+    ((bits >> bit_index) & 1).mean() for bit_index in range(8, 32)
+  ]
   assert np.abs(np.array(shares_of_ones) - 0.5).max() < 5 * 0.5 / np.sqrt(
     bits.size
   )

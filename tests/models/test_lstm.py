@@ -26,34 +26,36 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
   weights_of_sum = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
 
   def run_word_by_word(weights, x, states):
-    rows, last_states = [], []
+    output_rows, last_states = [], []
     for direction, (kernel, bias, projection) in enumerate(weights):
       for row in range(3):
         c, h = (s[direction, row] for s in states)
         has_begun, outputs = False, []
-        for t in range(6):
-          sequence_id = int(ids[direction, row, t])
+        for column in range(6):
+          sequence_id = int(ids[direction, row, column])
           if (
             sequence_id
             and has_begun
-            and sequence_id != int(ids[direction, row, t - 1])
+            and sequence_id != int(ids[direction, row, column - 1])
           ):
             c, h = jnp.zeros_like(c), jnp.zeros_like(h)
           if sequence_id:
             has_begun = True
-            gates = jnp.concatenate([x[direction, row, t], h]) @ kernel + bias
+            gates = (
+              jnp.concatenate([x[direction, row, column], h]) @ kernel + bias
+            )
             i, j, f, o = jnp.split(gates, 4)
             c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(j)
             c = jnp.clip(c, -0.4, 0.4)
             h = (jax.nn.sigmoid(o) * jnp.tanh(c)) @ projection
             h = jnp.clip(h, -0.4, 0.4)
           outputs.append(h if sequence_id else jnp.zeros_like(h))
-        rows.append(jnp.stack(outputs))
+        output_rows.append(jnp.stack(outputs))
         last_states.append((c, h))
     cells, output = (
       jnp.stack(s).reshape(2, 3, -1) for s in zip(*last_states, strict=True)
     )
-    return jnp.stack(rows).reshape(2, 3, 6, 4), (cells, output)
+    return jnp.stack(output_rows).reshape(2, 3, 6, 4), (cells, output)
 
   def run_layer(weights, x, states):
     return lstm.run_directions(weights, x, jnp.asarray(ids), states, loop)
@@ -68,7 +70,7 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
       )
     )
 
-  value_and_gradient, expected = (
+  actual, expected = (
     fast_jit(
       jax.value_and_grad(lambda *a, run=run: weighted_sum(run, *a), (0, 1, 2))
     )(weights, x, states)
@@ -76,7 +78,7 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
   )
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
-    value_and_gradient,
+    actual,
     expected,
   )
 

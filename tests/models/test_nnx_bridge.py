@@ -40,7 +40,8 @@ def test_an_encoder_in_nnx_has_the_same_tree_and_outputs():
     )
 
 
-def test_a_box_has_its_names_after_the_way_to_nnx_and_back():
+# flax puts each parameter into a box, which also has the names of its axes.
+def test_a_box_keeps_its_axis_names_in_nnx_and_back():
   init = layers.with_axes(nn.initializers.zeros_init(), ("embed", "mlp"))
   box = init(jax.random.key(0), (2, 3), "float32")
   box_from_nnx = type(box).from_nnx_metadata(box.to_nnx_metadata())

@@ -1,7 +1,7 @@
 """Tests that the sequences of a packed row do not see each other.
 
-The rows come from recipes. The objectives are that of SpanBERT, with its
-boundary loss, and that of GPT-1.
+Recipes make the rows. The objectives are those of SpanBERT, with its boundary
+loss, and of GPT-1.
 """
 
 import functools
@@ -113,8 +113,8 @@ def use_small_chunks(monkeypatch):
 def test_packed_rows_have_the_losses_and_gradients_of_unpacked_rows(case):
   """Gradients agree within 1e-5 of an array's largest value, in float32.
 
-  The gradient of a key's bias has only rounding errors. For its sake, 1e-6 of
-  the largest value in all arrays is added to the tolerance.
+  The gradient of a key's bias is 0 but for rounding. Because of it, 1e-6 of the
+  largest value in all arrays is added to the tolerance.
   """
   _, params, batch, unpacked_batch = make_objective_and_batches(case)
   assert len(unpacked_batch["input_ids"]) >= 3 * NUM_ROWS

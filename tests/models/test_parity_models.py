@@ -34,7 +34,7 @@ def assert_small_differences(differences):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_tiny_models_agree_with_transformers(name):
-  """One batch has pairs and padding. The rows of the other have one token."""
+  """One batch has padding. In the other batch, each row is one token."""
   batch_names = ("padded", "one token")
   assert_small_differences(
     reference.largest_differences(
@@ -60,5 +60,7 @@ def test_tiny_models_agree_with_transformers_at_other_lengths(name):
 def test_models_of_published_size_agree_with_transformers(name):
   batch_names = ("padded",)
   assert_small_differences(
-    reference.largest_differences(reference.MODELS[name], True, batch_names)
+    reference.largest_differences(
+      reference.MODELS[name], published=True, batch_names=batch_names
+    )
   )

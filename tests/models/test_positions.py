@@ -32,7 +32,7 @@ def test_positions_of_roberta_begin_after_the_padding_id(
 
 @pytest.mark.parametrize("padding_id,max_length", [(1, 512), (3, 510)])
 def test_the_longest_row_of_roberta_is_as_published(padding_id, max_length):
-  """The table has 514 rows; one token too many is refused before any step."""
+  """There are 514 position embeddings; a row that needs more is refused."""
   module = build_encoder("roberta", max_positions=514, padding_id=padding_id)
   assert module.max_length == max_length
 
@@ -71,7 +71,7 @@ def test_rows_over_the_longest_length_are_refused(name):
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_ids_out_of_range_give_nan(name):
-  """An id out of range gives NaN, not another row or zeros."""
+  """An id out of range gives NaN, and not zeros or the vector of another id."""
   zero = np.zeros((1, 7), np.int32)
   inputs = dict(
     input_ids=token_ids(1, 7),
@@ -95,7 +95,7 @@ def test_ids_out_of_range_give_nan(name):
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
-  """A row's gradient is a sum over the tokens that read the row.
+  """The gradient of a vector is a sum over the tokens that have its id.
 
   Ids out of range add nothing to it.
   """
@@ -109,16 +109,16 @@ def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
   @fast_jit
   @jax.grad
   def gradient(params):
-    rows = table.apply({"params": params}, ids)
+    vectors = table.apply({"params": params}, ids)
     is_valid = ((ids >= 0) & (ids < 5))[..., None]
-    return (jnp.where(is_valid, rows, 0) * weights).sum()
+    return (jnp.where(is_valid, vectors, 0) * weights).sum()
 
   expected = np.zeros((5, 3))
   for i, weight in zip(ids.ravel(), weights.reshape(-1, 3), strict=True):
     if 0 <= i < 5:
       expected[i] += weight
   np.testing.assert_array_equal(gradient(params)["embedding"], expected)
-  rows = table.apply({"params": params}, ids)
-  np.testing.assert_array_equal(rows[0], params["embedding"][ids[0]])
-  np.testing.assert_array_equal(rows[1, 2], params["embedding"][2])
-  assert np.isnan(rows[1, :2]).all()
+  vectors = table.apply({"params": params}, ids)
+  np.testing.assert_array_equal(vectors[0], params["embedding"][ids[0]])
+  np.testing.assert_array_equal(vectors[1, 2], params["embedding"][2])
+  assert np.isnan(vectors[1, :2]).all()

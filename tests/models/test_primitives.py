@@ -1,4 +1,4 @@
-"""Tests all derivatives of dropout and of the float32 product, and `vmap`."""
+"""Tests derivatives and `vmap` of dropout and of the float32 product."""
 
 import functools
 import io
@@ -59,10 +59,10 @@ def test_derivatives_of_dropout_are_dropout():
 def test_vmap_of_dropout_equals_single_calls(x_axis, seed_axis):
   x = random_array(4, 3, 8)
   if seed_axis is None:
-    seeds, index_seed = SEED, lambda i: SEED
+    seeds, seed_of_index = SEED, lambda i: SEED
   else:
     seeds = jnp.arange(6, dtype=jnp.uint32).reshape(3, 2)
-    index_seed = seeds.__getitem__
+    seed_of_index = seeds.__getitem__
 
   def apply_with_seed(x, seed):
     return primitives.dropout(x, seed, 0.25)
@@ -72,13 +72,15 @@ def test_vmap_of_dropout_equals_single_calls(x_axis, seed_axis):
 
   y = jax.vmap(apply_with_seed, (x_axis, seed_axis))(x, seeds)
   rows = [x[:, i] if x_axis else x for i in range(3)]
-  expected = [apply_with_seed(row, index_seed(i)) for i, row in enumerate(rows)]
+  expected = [
+    apply_with_seed(row, seed_of_index(i)) for i, row in enumerate(rows)
+  ]
   np.testing.assert_array_equal(y, jnp.stack(expected))
   gradient = jax.grad(sum_of_squares)(x, seeds)
   gradients = [
-    jax.grad(lambda row, i=i: (apply_with_seed(row, index_seed(i)) ** 2).sum())(
-      row
-    )
+    jax.grad(
+      lambda row, i=i: (apply_with_seed(row, seed_of_index(i)) ** 2).sum()
+    )(row)
     for i, row in enumerate(rows)
   ]
   expected = jnp.stack(gradients, 1) if x_axis else sum(gradients)
@@ -130,10 +132,10 @@ def test_jvp_and_vmap_of_the_product_equal_single_products(dtype):
     random_array(2, 3, 2, 4, dtype=dtype),
     random_array(2, 5, 2, 4, dtype=dtype, seed=1),
   )
-  da, db = a[::-1], b[:, ::-1]
-  y, tangent = jax.jvp(multiply, (a, b), (da, db))
+  a_tangent, b_tangent = a[::-1], b[:, ::-1]
+  y, tangent = jax.jvp(multiply, (a, b), (a_tangent, b_tangent))
   np.testing.assert_array_equal(y, multiply(a, b))
-  expected = multiply(da, b) + multiply(a, db)
+  expected = multiply(a_tangent, b) + multiply(a, b_tangent)
   np.testing.assert_allclose(tangent, expected, rtol=1e-6)
   for axes in ((0, 0), (1, None), (None, 2)):
     operands = [
@@ -141,11 +143,13 @@ def test_jvp_and_vmap_of_the_product_equal_single_products(dtype):
       for x, axis in zip((a, b), axes, strict=True)
     ]
     batched_output = jax.vmap(multiply, axes)(*operands)
-    power = 2 - axes.count(None)
+    num_scaled_operands = 2 - axes.count(None)
     for i, batch_row in enumerate(batched_output):
       # Multiplication by 2 is exact. `3 * x` is rounded.
       rtol = 1e-6 if dtype == "float32" else 0.03
-      np.testing.assert_allclose(batch_row, y * (i + 1) ** power, rtol, 1e-2)
+      np.testing.assert_allclose(
+        batch_row, y * (i + 1) ** num_scaled_operands, rtol, 1e-2
+      )
 
 
 TINY_SIZES = dict(tiny_families.SIZES, num_layers=1, hidden=8, heads=2, mlp=16)
@@ -193,8 +197,8 @@ def test_forward_and_reverse_derivatives_of_an_encoder_agree(
     return hessian_product, jax.jacfwd(gradient)(scale) @ tangent
 
   slope, gradient = first_derivatives(params)
-  terms = jax.tree.map(lambda g, t: (g * t).sum(), gradient, tangents)
-  expected = sum(jax.tree.leaves(terms))
+  products = jax.tree.map(lambda g, t: (g * t).sum(), gradient, tangents)
+  expected = sum(jax.tree.leaves(products))
   assert abs(float(expected)) > 1e-3
   np.testing.assert_allclose(slope, expected, rtol=rtol)
   if dtype == "float32":

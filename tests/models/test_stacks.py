@@ -88,7 +88,7 @@ def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
 
 def test_unrolled_layers_do_not_stack_their_saved_arrays():
   """Arrays that layers save for the gradient are not copied into one array."""
-  stacked_arrays = {}
+  stacked_arrays_by_unroll = {}
   for unroll in (1, NUM_LAYERS):
     module = build_shared(1, unroll=unroll)
 
@@ -98,9 +98,13 @@ def test_unrolled_layers_do_not_stack_their_saved_arrays():
       )[0]
 
     grad = fast_jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
-    text = grad.lower(shared_parameters(1)).compile().as_text()
-    stacked_arrays[unroll] = re.findall(rf"f32\[{NUM_LAYERS},2,9,\S*", text)
-  assert stacked_arrays[1] and not stacked_arrays[NUM_LAYERS]
+    program_text = grad.lower(shared_parameters(1)).compile().as_text()
+    stacked_arrays_by_unroll[unroll] = re.findall(
+      rf"f32\[{NUM_LAYERS},2,9,\S*", program_text
+    )
+  assert (
+    stacked_arrays_by_unroll[1] and not stacked_arrays_by_unroll[NUM_LAYERS]
+  )
 
 
 def hidden_states(module, params, train=False, seed=0):
@@ -124,10 +128,10 @@ def test_a_group_equals_repeated_copies_of_its_layer(groups):
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
   ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
   grouped_outputs, repeated_outputs = (
-    fast_jit(functools.partial(o.apply, train=False, collect=True))(
-      {"params": p}, x, ids
-    )
-    for o, p in (
+    fast_jit(
+      functools.partial(compared_stack.apply, train=False, collect=True)
+    )({"params": stack_params}, x, ids)
+    for compared_stack, stack_params in (
       (layer_stack.copy(groups=groups), shared_params),
       (layer_stack, repeated_params),
     )

@@ -1,4 +1,8 @@
-"""Tests the heads of tasks for every family, and the two towers of ELECTRA."""
+"""Tests the heads of tasks for every family, and the two models of ELECTRA.
+
+ELECTRA's two models, a generator and a discriminator, are called its towers.
+They share their embeddings.
+"""
 
 import functools
 import math
@@ -230,8 +234,8 @@ def test_the_head_of_roberta_has_dropout_before_its_dense_layer():
     jnp.dtype("float32"), jax.nn.initializers.ones, "relu", dropout=0.5
   )
   params = {"dense": {"kernel": np.eye(64), "bias": np.zeros(64)}}
-  key = {"dropout": jax.random.key(0)}
-  output = pooler.apply({"params": params}, hidden, positions, True, rngs=key)
+  rngs = {"dropout": jax.random.key(0)}
+  output = pooler.apply({"params": params}, hidden, positions, True, rngs=rngs)
   assert set(np.unique(output)) == {0.0, 2.0}
   np.testing.assert_array_equal(
     pooler.apply({"params": params}, hidden, positions), 1
