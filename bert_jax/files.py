@@ -29,8 +29,8 @@ from bert_jax.messages import DamagedFile, UserError, note_once, same_call
 
 # The type of a path that a caller gives: a str or a path object.
 PathLike = str | os.PathLike[str]
-# A file with more bytes than this takes seconds to digest, so a line announces
-# it.
+# The digest of a file with more bytes than this takes seconds, so a line is
+# printed before it is computed.
 _LARGE_BYTES = 2**32
 # The largest number of levels of nested JSON. Python's own limit of about 1,000
 # depends on the caller's depth, and the files that are read here need only a
@@ -69,15 +69,16 @@ def create_file(path: PathLike) -> BinaryIO:
 def open_unless_link(
   path: PathLike, flags: int = os.O_RDWR | os.O_CREAT
 ) -> BinaryIO:
-  """Opens a file whose name other users can guess, for reading and writing.
+  """Opens a file for reading and writing, unless its name is a symbolic link.
+
+  Use it if other users can guess the name: they may have put a link there.
 
   Args:
     path: the file; by default it is made if it is missing.
     flags: the flags for `os.open`.
 
   Raises:
-    OSError: the file cannot be opened, or the name is a symbolic link, which
-      another user may have put there.
+    OSError: the file cannot be opened, or the name is a symbolic link.
   """
   flags |= os.O_NOFOLLOW | os.O_CLOEXEC
   return os.fdopen(os.open(path, flags, 0o666), "r+b")
@@ -125,33 +126,33 @@ def atomic_file(path: PathLike) -> Iterator[str]:
   """Yields the path of a new file, which is renamed to `path` at the end.
 
   The content is on the disk before the file is renamed. So if the process is
-  killed or the disk is full, `path` is either the old file or the new file.
-  After an error the old file is as it was, and the temporary file is deleted.
+  killed or the disk is full, `path` is either the old file or the whole new
+  file. After an error the old file is unchanged, and the new file is deleted.
 
   Raises:
     OSError: the file cannot be written; the error names `path`.
   """
-  temporary_file = temporary_path(path)
+  new_path = temporary_path(path)
   try:
-    create_file(temporary_file).close()
-    yield temporary_file
-    with pathlib.Path(temporary_file).open("rb") as f:
+    create_file(new_path).close()
+    yield new_path
+    with pathlib.Path(new_path).open("rb") as f:
       os.fsync(f.fileno())
-    pathlib.Path(temporary_file).replace(path)
+    pathlib.Path(new_path).replace(path)
   except OSError as e:
-    if e.filename in (None, temporary_file):
+    if e.filename in (None, new_path):
       e.filename = os.fspath(path)
     e.filename2 = None
     raise
   finally:
-    pathlib.Path(temporary_file).unlink(missing_ok=True)
+    pathlib.Path(new_path).unlink(missing_ok=True)
   sync_folder(pathlib.Path(path).parent)
 
 
 def write_atomically(path: PathLike, content: str | bytes) -> None:
   """Writes a file with `atomic_file`; a text is written as UTF-8."""
-  with atomic_file(path) as temporary_file:
-    pathlib.Path(temporary_file).write_bytes(
+  with atomic_file(path) as new_path:
+    pathlib.Path(new_path).write_bytes(
       content if isinstance(content, bytes) else content.encode()
     )
 
@@ -161,9 +162,9 @@ def open_text_output(path: PathLike) -> Iterator[IO[str]]:
   """Opens a command's output, a UTF-8 text file; "-" is stdout.
 
   A file gets its name only when it is complete. If the output is stdout,
-  everything else that is printed goes to stderr, so that it does not mix with
-  the output. A command opens its output before it loads anything, so that an
-  output that cannot be written is reported at once.
+  everything else that the command prints goes to stderr. A command opens its
+  output before it loads anything, so that an output that cannot be written is
+  reported at once.
   """
   if path == "-":
     stdout = sys.stdout
@@ -172,8 +173,8 @@ def open_text_output(path: PathLike) -> Iterator[IO[str]]:
       stdout.flush()
     return
   with (
-    atomic_file(path) as temporary_file,
-    pathlib.Path(temporary_file).open("w", encoding="utf-8") as f,
+    atomic_file(path) as new_path,
+    pathlib.Path(new_path).open("w", encoding="utf-8") as f,
   ):
     yield f
 
@@ -183,8 +184,8 @@ def atomic_folder(path: PathLike) -> Iterator[str]:
   """Yields a new folder to fill, which is renamed to `path` at the end.
 
   After an error the new folder is deleted. Missing parent folders are made. An
-  empty folder at `path` is replaced. Write the files with `write_durably`, or
-  make them durable with `sync_file`.
+  empty folder at `path` is replaced. The caller must write the files of the
+  folder with `write_durably`, or call `sync_file` for each file.
 
   Raises:
     OSError: the folder cannot be written; the error names `path`.
@@ -263,6 +264,7 @@ def parse_json(text: str | bytes) -> Any:
     num_brackets = text.count(b"[") + text.count(b"{")
   else:
     num_brackets = text.count("[") + text.count("{")
+  # With fewer brackets, the text cannot have more levels than the limit.
   if num_brackets > _MAX_DEPTH:
     _check_depth(content)
   return content
@@ -411,7 +413,10 @@ def file_digest(path: PathLike) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _file_digest(path: str, size: int, version: tuple[int, ...]) -> str:
-  """Returns the SHA-256 of a file; all arguments are the key of the cache."""
+  """Returns the SHA-256 of a file.
+
+  The result is cached by all arguments, so a changed file is read again.
+  """
   del version
   if size > _LARGE_BYTES:
     note_once(f"checking the {size / 1e9:.1f} GB of {path} ...")

@@ -1,9 +1,10 @@
-"""Stateless randomness for data: a counter hash of (key, index, column).
+"""Random numbers for data: each draw is a hash of (key, index, column).
 
-A draw depends only on the key (seed, epoch, purpose), on the global number of
-the example and on the column in it. So the draw is the same for any number of
-hosts, for any batch size, after any restart and with any numpy version. Numpy's
-generators promise none of this.
+A draw depends only on the key (seed, epoch, purpose), on the index (the global
+number of an example) and on the column (the number of the draw for this
+example). No state changes from draw to draw. So the draw is the same for any
+number of hosts, for any batch size, after any restart and with any numpy
+version. Numpy's generators promise none of this.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The multipliers of SplitMix64.
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+# The same fraction in 32 bits.
 _GOLDEN32 = np.uint32(0x9E3779B9)
 
 
@@ -35,7 +37,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def make_key(*labels: int | str) -> int:
-  """Folds integers and names into one 64-bit key; the order matters."""
+  """Hashes integers and names to one 64-bit key; their order matters."""
   key = np.zeros(1, np.uint64)
   for label in labels:
     if isinstance(label, str):
@@ -51,7 +53,7 @@ def text_hash(text: str) -> int:
   return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
 
 
-def _row_bits(key: int, index: ArrayLike) -> np.ndarray:
+def _index_bits(key: int, index: ArrayLike) -> np.ndarray:
   """Returns 64 random bits for each index, in an array with at least one axis.
 
   The products overflow on purpose. Numpy warns of an overflow of scalars, but
@@ -72,13 +74,14 @@ def bits(key: int, index: ArrayLike, column: ArrayLike = 0) -> np.ndarray:
   Args:
     key: from `make_key`.
     index: integers of any shape, for example the global numbers of examples.
-    column: integers that broadcast against `index`.
+    column: integers that broadcast against `index`. Draws with different
+      columns are independent.
 
   Returns:
     An array of uint64 with the broadcast shape.
   """
-  step = (np.atleast_1d(column).astype(np.uint64) + np.uint64(1)) * _GOLDEN
-  return _mix(_row_bits(key, index) + step).reshape(_shape(index, column))
+  offset = (np.atleast_1d(column).astype(np.uint64) + np.uint64(1)) * _GOLDEN
+  return _mix(_index_bits(key, index) + offset).reshape(_shape(index, column))
 
 
 def bits32(key: int, index: ArrayLike, column: ArrayLike = 0) -> np.ndarray:
@@ -100,7 +103,7 @@ def bits32(key: int, index: ArrayLike, column: ArrayLike = 0) -> np.ndarray:
   Returns:
     An array of uint32 with the broadcast shape.
   """
-  index_bits = _row_bits(key, index)
+  index_bits = _index_bits(key, index)
   x = np.atleast_1d(column).astype(np.uint32) * _GOLDEN32
   x = x + index_bits.astype(np.uint32)
   x ^= x >> np.uint32(16)
@@ -133,9 +136,9 @@ def randint(
     column: see `bits`.
     high: positive integers, which broadcast against the draws.
   """
-  draw = uniform(key, index, column)
+  uniform_draws = uniform(key, index, column)
   high = np.asarray(high)
-  return np.minimum((draw * high).astype(np.int64), high - 1)
+  return np.minimum((uniform_draws * high).astype(np.int64), high - 1)
 
 
 def half_binomial(

@@ -1,4 +1,4 @@
-"""Defines errors, notes and progress for users, and asks "did you mean".
+"""Defines the errors for users, prints notes and progress, suggests names.
 
 The command `bert_jax` (cli/errors.py) prints an error of these classes as one
 sentence, and ends with a status that is not zero. Code that reacts to an error
@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# A message lists all known names if their count is at most this number.
+# A message about an unknown name lists all known names if there are at most
+# this many.
 _MAX_NAMES = 12
 # Seconds until the first line of `Progress`, and between two lines.
 FIRST_WAIT, INTERVAL = 1.0, 5.0
@@ -50,8 +51,8 @@ class _Silence:
 
   Attributes:
     last_line_time: when `note` or `say` last printed, in `time.monotonic()`.
-    num_progresses: the number of `Progress` blocks that print at the moment.
-    watches: the open `Watch` blocks. Only the last block prints.
+    num_progresses: the number of open `Progress` blocks that print lines.
+    watches: the open `Watch` blocks. Only the last one in the list prints.
     lock: held while a watch decides whether to print.
   """
 
@@ -67,7 +68,7 @@ _silence = _Silence()
 
 
 def count_as_line() -> None:
-  """Tells each `Watch` that the user has just seen a sign of progress."""
+  """Tells each `Watch` that the user has just seen a line or other output."""
   _silence.last_line_time = time.monotonic()
 
 
@@ -118,15 +119,15 @@ class _Parameters(NamedTuple):
   """Holds the parameters of the Python function that the user called.
 
   Attributes:
-    by_key: key of a config -> the parameter that sets it.
-    given: the parameters that the user passed.
+    by_key: key of a config -> the name of the parameter that sets it.
+    given: the names of the parameters that the user passed.
   """
 
   by_key: Mapping[str, str]
   given: Collection[str]
 
 
-# The parameters that messages name; None if messages name a command's flags.
+# The parameters that messages name; None means that messages name flags.
 _parameters: contextvars.ContextVar[_Parameters | None] = (
   contextvars.ContextVar("_parameters", default=None)
 )
@@ -138,10 +139,10 @@ _is_command: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def name_flags() -> Iterator[None]:
-  """Within the block, messages name flags, also in functions for notebooks.
+  """Within the block, messages name flags, even within `name_parameters`.
 
-  Every command is run in such a block, because commands call functions for
-  notebooks, too.
+  Every command runs in such a block, because a command may call a Python
+  function for users, which calls `name_parameters`.
   """
   reset_token = _is_command.set(True)
   try:
@@ -156,13 +157,14 @@ def name_parameters(
 ) -> Iterator[None]:
   """Within the block, messages name parameters of Python instead of flags.
 
-  Nothing changes within `name_flags`, or in threads that the block starts.
+  Within `name_flags` this block has no effect. It has no effect in threads that
+  begin in the block, either.
 
   Args:
-    by_key: key of a config -> the parameter that sets this key, of the function
-      that the user called. This function's parameter `config` sets all other
-      keys.
-    given: the parameters that the user passed.
+    by_key: key of a config -> the name of the parameter that sets this key. The
+      parameter `config` sets all other keys. Both are parameters of the
+      function that the user called.
+    given: the names of the parameters that the user passed.
   """
   if _is_command.get():
     yield
@@ -175,7 +177,7 @@ def name_parameters(
 
 
 def by_caller(command: str, python: str) -> str:
-  """Returns the words of a message that fit the caller.
+  """Returns one of two texts for a message: for the command or for Python.
 
   Args:
     command: the words for a user of the command, which name a flag.
@@ -246,9 +248,10 @@ def same_call() -> str:
 
 
 class Progress:
-  """Prints lines about a call, in a thread, until the `with` block ends.
+  """Prints lines about a slow call, until the `with` block ends.
 
-  A call that ends within `FIRST_WAIT` seconds prints nothing. For example:
+  A thread prints them, because the call itself does not return meanwhile. A
+  call that ends within `FIRST_WAIT` seconds prints nothing. For example:
 
   with Progress("predict", len(texts), "texts") as progress:
     for number, text in enumerate(texts):
@@ -342,9 +345,9 @@ class Watch:
   """Prints a line whenever nothing was printed for `INTERVAL` seconds.
 
   If nothing was printed since the block began, the first line comes after
-  `FIRST_WAIT` seconds. The lines of `note`, `say` and `Progress` count. If
-  several `Watch` blocks are open, only the block that began last prints. For
-  example:
+  `FIRST_WAIT` seconds. A line that `note`, `say` or `Progress` prints begins a
+  new wait. If several `Watch` blocks are open, only the block that began last
+  prints. For example:
 
   with Watch("setting up the run") as watch:
     watch.describe("reading the data")
@@ -409,7 +412,7 @@ class Watch:
 
 
 def watched(function: Callable[P, R]) -> Callable[P, R]:
-  """Makes a `Watch` print lines while a function that users call runs."""
+  """Returns `function` with a `Watch` that prints lines while it runs."""
 
   @functools.wraps(function)
   def watched_function(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -48,7 +48,7 @@ def _prepare_environment() -> None:
   """
   os.environ["JAX_PLATFORMS"] = "cpu"
   # Without this, libtpu asks the cloud's metadata server which machine this is,
-  # and complains if there is no such server.
+  # and prints errors if there is no server.
   os.environ["TPU_SKIP_MDS_QUERY"] = "1"
   # Without this, libtpu refuses to be loaded by two processes at a time. It
   # also refuses if a killed process has left its lock behind.

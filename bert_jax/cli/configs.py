@@ -18,6 +18,8 @@ from bert_jax.training import config_files
 from bert_jax.weights.run_config import flatten
 
 Override = tuple[str, str]
+# Type of a value -> the words for it in messages. Every other type is a whole
+# number.
 _TYPE_WORDS = {
   float: "a number",
   bool: "True or False",
@@ -124,17 +126,21 @@ def _remedy_for_key(
 ) -> str:
   """Returns the end of a message about an unknown key, which names a remedy."""
   section, _, option = key.partition(".")
-  recipes = [
+  recipes_with_key = [
     recipe_name
     for recipe_name, recipe in RECIPES.items()
     if option in recipe.defaults
   ]
   builder = flat_config.get("data.builder")
-  if section != "data" or not recipes or builder in (None, *recipes):
+  if (
+    section != "data"
+    or not recipes_with_key
+    or builder in (None, *recipes_with_key)
+  ):
     return did_you_mean(key, {*flat_config, *attribute_keys})
   return (
     f": data.builder={builder} does not use this key; choose a config with"
-    f" one of {', '.join(recipes)}."
+    f" one of {', '.join(recipes_with_key)}."
   )
 
 
@@ -162,7 +168,7 @@ def _model_sections(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _encoder_keys(config: dict[str, Any]) -> list[str]:
-  """Returns keys such as model.num_layers, which flags may set."""
+  """Returns the keys of all encoder attributes, such as model.num_layers."""
   return [
     f"{section}.{name}"
     for section, model in _model_sections(config).items()
@@ -176,7 +182,8 @@ def _parse_attribute(key: str, text: str, default: Any) -> Any:
   Args:
     key: the key, for messages.
     text: the value on the command line.
-    default: the attribute's value in the variant, which has the right type.
+    default: the attribute's value in the variant. The result must have the type
+      of this value.
 
   Raises:
     UserError: the value does not have the type of `default`.
@@ -198,32 +205,33 @@ def _parse_attribute(key: str, text: str, default: Any) -> Any:
 def _split_attributes(
   overrides: Sequence[Override], config: dict[str, Any]
 ) -> tuple[list[Override], dict[str, Any]]:
-  """Separates overrides that set attributes of a model's variant from the rest.
+  """Separates overrides that set attributes of an encoder from the others.
 
-  A config names a published size by `model.variant`. Flags can set each
-  attribute of the size (num_layers, hidden, heads, ...), even if the config
-  does not have the attribute as a key.
+  A config names a published size by `model.variant`. Flags can also set each
+  attribute of the encoder of this size (num_layers, hidden, heads, ...) that is
+  not a key of the config.
 
   Args:
     overrides: the overrides on the command line.
     config: the config of the file.
 
   Returns:
-    (The remaining overrides, the attributes: {"model.num_layers": 3, ...}).
+    The other overrides; and {key of an attribute: its value}, for example
+    {"model.num_layers": 3}.
 
   Raises:
     UserError: a value has the wrong type.
   """
   flat_config = flatten(config)
   sections = _model_sections(config)
-  other_overrides, settings = [], {}
+  other_overrides, attribute_values = [], {}
   for key, text in overrides:
     section, _, name = key.rpartition(".")
     attributes = {}
     if key not in flat_config and section in sections:
       attributes = _encoder_attributes(sections[section])
     if name in attributes:
-      settings[key] = _parse_attribute(key, text, attributes[name])
+      attribute_values[key] = _parse_attribute(key, text, attributes[name])
     else:
       other_overrides.append((key, text))
-  return other_overrides, settings
+  return other_overrides, attribute_values

@@ -13,7 +13,8 @@ EXAMPLE = """\
   bert_jax convert --from hf --model bert-base-uncased --output bert
   bert_jax convert --to hf --model runs/mine --output published"""
 
-# Tasks of config.json whose models neither fill masks nor predict labels.
+# Values of the key `task` in a converted folder's config. Models with these
+# tasks give only vectors here: they neither fill masks nor predict labels.
 _ENCODER_TASKS = ("encoder", "pretraining", "next_sentence", "discriminator")
 
 

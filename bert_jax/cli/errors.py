@@ -65,13 +65,13 @@ def end_command(
   elif isinstance(error, MemoryError) and not isinstance(error, OutOfMemory):
     sentence = str(error) or "too little memory"
     sentence += _message_end("With fewer --processes", continues)
-  else:  # This package raised it, and its message is a whole sentence.
+  else:  # This package raised the error. Its message is a whole sentence.
     sentence = str(error)
   raise SystemExit(f"error: {sentence}") from error
 
 
 def _message_end(remedy: str, continues: bool) -> str:
-  """Returns the end of a message: how to continue, or that nothing is written.
+  """Returns the end of a message: how to continue, or "nothing was written".
 
   Args:
     remedy: what the user must do first.
@@ -87,7 +87,8 @@ def _discard_output() -> None:
 
   Otherwise Python would try to write the buffered text again when it exits.
   """
-  # The errors mean that standard output is closed, or not a file.
+  # These errors mean that standard output is closed, or is no file. Then there
+  # is nothing to redirect.
   with contextlib.suppress(OSError, ValueError, AttributeError):
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -95,10 +96,10 @@ def _discard_output() -> None:
 def report_thread(args: threading.ExceptHookArgs) -> None:
   """Reports the exception of a thread (`threading.excepthook`).
 
-  A full disk stops the thread that saves a checkpoint. The training loop raises
-  this error too, and ends the command with a sentence, so one line is enough
-  here. An exception that is no OSError is a fault of the program, and is
-  printed with its traceback.
+  For example, a full disk stops the thread that saves a checkpoint. The
+  training loop raises this error too, and ends the command with a sentence. So
+  one line is enough here. An exception that is no OSError is a fault of the
+  program, and is printed with its traceback.
   """
   if isinstance(args.exc_value, OSError):
     name = args.thread.name if args.thread else "unknown"

@@ -18,7 +18,7 @@ EXAMPLE = """\
 def add_flags(parser: flags.Parser) -> None:
   from bert_jax.use import features
 
-  add, spec = parser.add_argument, features.Spec()
+  add, defaults = parser.add_argument, features.Spec()
   flags.add(parser, "model")
   flags.add(parser, "input", help="a file with a text on each line, or .jsonl")
   flags.add(
@@ -34,13 +34,13 @@ def add_flags(parser: flags.Parser) -> None:
   add(
     "--combine",
     choices=features.COMBINATIONS,
-    default=spec.combine,
+    default=defaults.combine,
     help="how several layers become one vector (default %(default)s)",
   )
   add(
     "--mix", default="", metavar="W,...", help="learnt weights of mixed layers"
   )
-  add("--gamma", type=float, default=spec.gamma, help="factor of the mix")
+  add("--gamma", type=float, default=defaults.gamma, help="factor of the mix")
   add(
     "--pooling",
     choices=features.UNITS,
@@ -51,7 +51,7 @@ def add_flags(parser: flags.Parser) -> None:
   add(
     "--pieces",
     choices=features.PIECE_CHOICES,
-    default=spec.pieces,
+    default=defaults.pieces,
     help="which pieces of a word make its vector (default %(default)s)",
   )
   add("--unit-length", action="store_true", help="scale vectors to length 1")
@@ -61,7 +61,7 @@ def add_flags(parser: flags.Parser) -> None:
   add(
     "--overlap",
     type=int,
-    default=spec.overlap,
+    default=defaults.overlap,
     metavar="N",
     help="pieces that windows of a long text share (default %(default)s)",
   )
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
   layers = None  # All layers of the model.
   if args.layers != "all":
     layers = flags.parse_numbers(args.layers, int, "--layers")
-  spec = features.Spec(
+  options = features.Spec(
     layers=layers,
     combine=args.combine,
     mix=flags.parse_numbers(args.mix, float, "--mix"),
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     args.model,
     args.input,
     args.output,
-    spec,
+    options,
     args.batch_tokens,
     dtype=args.dtype,
     family=args.family,

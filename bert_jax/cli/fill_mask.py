@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.use import fill_mask
   from bert_jax.use.model import load
 
-  rows = load(args.model, family=args.family).fill_mask(args.texts, args.top)
+  results = load(args.model, family=args.family).fill_mask(args.texts, args.top)
   lines = []
-  for row in rows:
-    fields = {key: row[key] for key in ("text", "masks")}
+  for result in results:
+    fields = {key: result[key] for key in ("text", "masks")}
     json_line = json.dumps(fields, ensure_ascii=False)
-    lines.append(json_line if args.json else fill_mask.format_row(row))
+    lines.append(json_line if args.json else fill_mask.format_row(result))
   print("\n".join(lines), flush=True)

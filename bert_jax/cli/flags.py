@@ -137,7 +137,7 @@ def add_text(parser: Any) -> None:
     parser,
     "input",
     nargs="+",
-    # A second --input adds files, and does not replace the first.
+    # A second --input adds files to those of the first.
     action="extend",
     metavar="GLOB",
     help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, and each"
@@ -161,7 +161,7 @@ def parse_numbers(text: str, kind: type, flag: str) -> tuple:
 
   Args:
     text: the flag's value.
-    kind: the type of the numbers, int or float.
+    kind: the type of the numbers: int or float.
     flag: the flag's name, for messages.
 
   Raises:
@@ -314,10 +314,10 @@ class Parser(argparse.ArgumentParser):
 def _split_overrides(
   arguments: Sequence[str],
 ) -> tuple[list[tuple[str, str]], list[str]]:
-  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE` from the rest.
+  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE` from other words.
 
   Returns:
-    (The (key, value) pairs, the remaining words).
+    The (key, value) pairs, and a list of all other words.
   """
   overrides, other_words = [], []
   remaining_arguments = iter(arguments)

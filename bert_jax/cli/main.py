@@ -45,21 +45,21 @@ VERBS = {
 
 
 def load_verb(name: str) -> ModuleType:
-  """Returns the module of a verb, and imports no other verb's module."""
+  """Imports and returns the module of one verb."""
   return importlib.import_module(f"bert_jax.cli.{name.replace('-', '_')}")
 
 
 def parser_of(name: str) -> Parser:
   """Returns the parser of a verb's flags."""
-  verb = load_verb(name)
+  verb_module = load_verb(name)
   parser = Parser(
     f"bert_jax {name}",
-    description=verb.HELP,
-    example=verb.EXAMPLE,
-    takes_stdout=getattr(verb, "TAKES_STDOUT", False),
-    takes_config=getattr(verb, "TAKES_CONFIG", False),
+    description=verb_module.HELP,
+    example=verb_module.EXAMPLE,
+    takes_stdout=getattr(verb_module, "TAKES_STDOUT", False),
+    takes_config=getattr(verb_module, "TAKES_CONFIG", False),
   )
-  verb.add_flags(parser)
+  verb_module.add_flags(parser)
   return parser
 
 
@@ -101,18 +101,19 @@ def execute(argv: Sequence[str]) -> None:
         remedy = f"{did_you_mean(name, VERBS)} bert_jax --help shows all verbs."
         raise UserError(f"{name} is no verb{remedy}")
       else:
-        verb = load_verb(name)
-        continues = getattr(verb, "CONTINUES", False)
-        logging.set_verbosity(getattr(verb, "VERBOSITY", logging.ERROR))
+        verb_module = load_verb(name)
+        continues = getattr(verb_module, "CONTINUES", False)
+        logging.set_verbosity(getattr(verb_module, "VERBOSITY", logging.ERROR))
         with contextlib.ExitStack() as watch_stack:
           watch_stack.enter_context(Watch(f"bert_jax {name}"))
           args = parser_of(name).parse(arguments)
           if name == "train" or getattr(args, "input", None) == "-":
-            # `train` makes a watch that prints on one host only. A command that
-            # waits for a line of stdin may be silent.
+            # `train` makes its own watch, which prints on one host only. A
+            # command that reads stdin may wait for the user, and prints no
+            # lines then.
             watch_stack.close()
           watch_stack.enter_context(name_flags())
-          status = verb.run(args)
+          status = verb_module.run(args)
     finally:
       sys.stdout.flush()
   except errors.REPORTED_ERRORS as e:
@@ -132,7 +133,8 @@ def main() -> None:
     execute(sys.argv[1:])
   except errors.CommandStopped as e:
     print(e, file=sys.stderr, flush=True)
-    # Threads of jax may still compute, and would crash in an ordinary exit.
+    # End at once: in an ordinary exit, threads of jax that still compute would
+    # crash.
     os._exit(1)
 
 
@@ -144,9 +146,9 @@ def _raise_interrupt(number: int, frame: Any) -> None:
 def _skip_search_for_tpu() -> None:
   """Selects the CPU on a machine with the TPU's compiler but without a TPU.
 
-  Otherwise jax asks libtpu for a TPU at every start, and libtpu complains at
-  length. If jax has another plugin (CUDA), or the user names platforms, nothing
-  is changed.
+  Otherwise jax would ask libtpu for a TPU at every start, and libtpu would
+  print many lines. If jax has another plugin (CUDA), or the user has set
+  JAX_PLATFORMS, nothing is changed.
   """
   platforms = os.environ.get("JAX_PLATFORMS")
   devices = Path("/dev")

@@ -130,7 +130,8 @@ def _suggested_config(meta: Mapping[str, Any], folder: str) -> str:
     # GPT-2's pieces have no mask to train RoBERTa with.
     return CONFIG_BY_TOKENIZER["gpt1"]
   if meta["tokenizer"] == "unigram":
-    # XLM-R and CamemBERT are RoBERTa models with SentencePiece vocabularies.
+    # A mask like RoBERTa's: XLM-R and CamemBERT are RoBERTa models with
+    # SentencePiece vocabularies.
     pieces = open_vocabulary.read_pieces(folder)
     if pieces[special["mask"]] == bpe.ROBERTA_TOKENS["mask"]:
       return CONFIG_BY_TOKENIZER["bytelevel"]

@@ -12,8 +12,8 @@ reads. docs/finetune.md lists the tasks and their files."""
 EXAMPLE = """\
   bert_jax prepare-task --task sst2 --input train=train.tsv \\
     --input validation=dev.tsv --vocab vocab.txt --output data/sst2"""
-# A file of configs/ -> the tasks with a config in this file. All other tasks
-# use configs/own.py.
+# The name of a file in configs/ -> the tasks that have a config in this file.
+# All other tasks use configs/own.py.
 TASKS_BY_CONFIG: dict[str, tuple[str, ...]] = {
   "glue": (
     *("cola", "mnli", "mrpc", "qnli", "qqp"),

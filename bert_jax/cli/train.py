@@ -14,8 +14,8 @@ EXAMPLE = """\
     --config.data.path=data/mine --config.micro_batches=4"""
 TAKES_CONFIG = True
 CONTINUES = True
-# At a lower level, orbax logs every step of a save, and prints tracebacks of
-# errors that the loop raises as well.
+# At a lower level, orbax would log every step of a save, and the traceback of
+# an error for which the command prints a sentence.
 VERBOSITY = logging.FATAL
 
 
