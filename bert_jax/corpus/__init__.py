@@ -11,7 +11,7 @@ Start with `prepare.prepare`, which goes from inputs to a finished folder, and
 * `lines.py`: lines of text files, compressed or not, with bounded memory.
 * `parquet.py`: texts of Parquet files.
 * `docstrings.py`: prose in the docstrings of installed packages.
-* `filters.py`: drops documents that are short, odd, repetitive or copies.
+* `filters.py`: drops bad documents, such as short ones and copies.
 * `tokenize.py`: documents to token ids, in several processes.
 * `writer.py`: writes a prepared folder, safe against any interruption.
 * `reader.py`: the folder's format; opens and checks it; `Corpus`.

@@ -37,9 +37,12 @@ NGRAM_WORDS = 5
 # Folders with little prose; TensorFlow's `_api` has only imports.
 _SKIPPED_FOLDERS = {"_api", "site-packages", "test", "testing", "tests"}
 
+# Match a directive of reStructuredText, and the target of a link or citation.
 _DIRECTIVE_PATTERN = re.compile(r"\s*\.\. [\w-]+::")
 _REFERENCE_PATTERN = re.compile(r"\s*\.\. (\[|_)")
+# Matches the line under a heading.
 _UNDERLINE_PATTERN = re.compile(r"\s*([-=~^*#+`])\1{2,}\s*$")
+# Matches the heading of a section in Google's style, such as `Args:`.
 _SECTION_PATTERN = re.compile(r"\s*[A-Z]\w+( \w+)?:$")
 # The marks that begin the entry of a list.
 _BULLET_PATTERN = re.compile(r"\s*([-*+•]|\(?\d+[.)])\s+(?=\S)")
@@ -92,17 +95,19 @@ def find_modules() -> list[Module]:
   """
   roots = []
   for package in PACKAGES:
-    spec = importlib.util.find_spec(package)
-    if spec and spec.submodule_search_locations:
-      roots.append((package, next(iter(spec.submodule_search_locations))))
+    module_spec = importlib.util.find_spec(package)
+    if module_spec and module_spec.submodule_search_locations:
+      roots.append(
+        (package, next(iter(module_spec.submodule_search_locations)))
+      )
   roots.append((STANDARD_LIBRARY, sysconfig.get_path("stdlib")))
   modules = []
   for package, root in roots:
-    for folder, folders, files in os.walk(root):
-      folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
-      for file in sorted(files):
-        if file.endswith(".py"):
-          path = pathlib.Path(folder, file)
+    for folder, subfolders, file_names in os.walk(root):
+      subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
+      for file_name in sorted(file_names):
+        if file_name.endswith(".py"):
+          path = pathlib.Path(folder, file_name)
           modules.append(Module(package, str(path), path.stat().st_size))
   if not modules:
     raise UserError(
@@ -161,12 +166,12 @@ class NearDuplicateFinder:
       True if the paragraph was added; False if it is a near-copy.
     """
     words = re.findall(r"\w+", paragraph.lower())
-    ids = [
+    word_ids = [
       self._word_ids.setdefault(word, len(self._word_ids)) for word in words
     ]
     ngrams = {
       hash(gram)
-      for gram in zip(*(ids[i:] for i in range(NGRAM_WORDS)), strict=False)
+      for gram in zip(*(word_ids[i:] for i in range(NGRAM_WORDS)), strict=False)
     }
     if len(ngrams & self._seen_ngrams) > MAX_SEEN_SHARE * len(ngrams):
       return False
@@ -300,25 +305,25 @@ def _group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
       group = group[:-1]
     if _SECTION_PATTERN.match(line):
       line = ""
-    bullet = _BULLET_PATTERN.match(line)
-    google_entry = None if bullet else _GOOGLE_ENTRY_PATTERN.match(line)
-    numpy_entry = not google_entry and _NUMPY_ENTRY_PATTERN.match(line)
+    bullet_match = _BULLET_PATTERN.match(line)
+    google_match = None if bullet_match else _GOOGLE_ENTRY_PATTERN.match(line)
+    numpy_match = not google_match and _NUMPY_ENTRY_PATTERN.match(line)
     indent_changes = _indent_of(line) != indent and not follows_entry_start
     if (
       not line.strip()
-      or bullet
-      or google_entry
-      or numpy_entry
+      or bullet_match
+      or google_match
+      or numpy_match
       or (group and indent_changes)
     ):
       if group:
         yield group
       group = []
-    follows_entry_start = bool(bullet or google_entry)
+    follows_entry_start = bool(bullet_match or google_match)
     indent = _indent_of(line)
-    if line.strip() and not numpy_entry:
-      entry = bullet or google_entry
-      group.append(line[entry.end() :] if entry else line)
+    if line.strip() and not numpy_match:
+      entry_match = bullet_match or google_match
+      group.append(line[entry_match.end() :] if entry_match else line)
   if group:
     yield group
 
@@ -326,8 +331,9 @@ def _group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
 def _is_prose(text: str) -> bool:
   """Returns True if a text looks like English sentences.
 
-  Such a text has `MIN_WORDS` words or more and begins with a letter. At least
-  70% of its words are plain, and at least 15% are function words.
+  The text must have `MIN_WORDS` words or more and begin with a letter. At least
+  70% of its words must be plain (`_PLAIN_WORD_PATTERN`), and at least 15% must
+  be function words.
   """
   words = text.split()
   if len(words) < MIN_WORDS or not re.match(r"[\"'(]?[A-Za-z]", text):

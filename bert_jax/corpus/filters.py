@@ -1,11 +1,12 @@
-"""Drops documents that are short, odd, repetitive, or copies of others.
+"""Drops documents that are short, full of symbols, repetitive, or copies.
 
 Worker processes judge the text of each document (`make_judge`). The main
 process finds the copies, in the order of the input (`judge_documents`). The
-verdicts are written to a file in the unfinished folder, as a row of fixed size
-for each document. So interrupted work can continue, and later steps can read
-the text again without judging it. `docs/corpus.md` has published values for the
-filters.
+verdicts are written to a file in the unfinished folder. The file has an entry
+of fixed size for each document; in this module, a row is such an entry, and not
+a row of a batch. With the file, interrupted work can continue, and later steps
+know the verdicts without judging again. `docs/corpus.md` lists published values
+for the filters.
 """
 
 import collections
@@ -60,14 +61,16 @@ _NON_SPACES_PATTERN = re.compile(r"\S+")
 _BLOCK_CHARS = 2**16
 # The file of verdicts in the unfinished folder.
 ROWS_FILE = "filters.rows"
-# The weights of wrong candidates and of missed pairs when datasketch chooses
-# how to cut a sketch into bands. A wrong candidate costs only time, since every
-# candidate is compared. For a threshold of 0.8 there are 14 bands of 9 values:
+# datasketch cuts a sketch into bands. Two documents that agree in a whole band
+# are candidates, and are compared. The numbers are the weights of wrong
+# candidates and of missed pairs when datasketch chooses the bands. A wrong
+# candidate costs only time. For a threshold of 0.8, it makes 14 bands of 9
+# values:
 #
 #   similarity of a pair             0.8    0.85   0.9
 #   probability of finding the pair  0.87   0.97   0.999
 _ERROR_WEIGHTS = (0.1, 0.9)
-# The verdicts on exact copies and on near-copies.
+# The verdicts on exact copies and on near-copies (see `DROPPING_FILTERS`).
 _EXACT_COPY, _NEAR_COPY = (
   DROPPING_FILTERS.index(name) + 1
   for name in ("drop_duplicates", "near_duplicates")
@@ -78,8 +81,8 @@ class Filters(NamedTuple):
   """Holds the value of each filter; with None or False a filter is not used.
 
   Attributes:
-    normalise: one of `NORMAL_FORMS`, to which text is normalized; this filter
-      drops no documents.
+    normalise: the normal form to which the text is changed, one of
+      `NORMAL_FORMS`. This filter drops no documents.
     min_words: the smallest number of words (between white space) in a document.
     max_symbols: the largest `symbol_share` of a document.
     max_repetition: the largest `repetition_share` of a document.
@@ -100,7 +103,11 @@ class Filters(NamedTuple):
   def in_use(self) -> dict[str, Any]:
     """Returns name -> value of the filters in use."""
     settings = self._asdict().items()
-    return {k: v for k, v in settings if v is not None and v is not False}
+    return {
+      name: value
+      for name, value in settings
+      if value is not None and value is not False
+    }
 
   def check(self) -> None:
     """Raises UserError if a value is bad or a package is missing."""
@@ -191,7 +198,7 @@ def _composing_characters() -> frozenset[str]:
 
 
 def count_words(text: str) -> int:
-  """Returns `len(text.split())`, but makes no list of the words."""
+  """Returns `len(text.split())`, without the memory for a list of the words."""
   return sum(1 for _ in _NON_SPACES_PATTERN.finditer(text))
 
 
@@ -204,8 +211,9 @@ def symbol_share(text: str) -> float:
   """
   num_symbols = sum(
     count
-    for c, count in collections.Counter(text).items()
-    if unicodedata.category(c)[0] not in "LMNPZ" and not c.isspace()
+    for character, count in collections.Counter(text).items()
+    if unicodedata.category(character)[0] not in "LMNPZ"
+    and not character.isspace()
   )
   return num_symbols / max(len(text), 1)
 
@@ -230,17 +238,17 @@ def hash_shingles(words: Sequence[str]) -> np.ndarray:
     An array of uint64 [N - 4]. If there are 1 to 4 words, they are one shingle;
     without words, the array is empty.
   """
-  codes = [zlib.crc32(word.encode("utf-8")) for word in words]
+  word_codes = [zlib.crc32(word.encode("utf-8")) for word in words]
   num_shingle_words = min(NGRAM_WORDS, len(words))
   word_hashes = hashing.bits(
-    0, np.array(codes, np.uint64)[:, None], np.arange(num_shingle_words)
+    0, np.array(word_codes, np.uint64)[:, None], np.arange(num_shingle_words)
   )
-  sums = np.zeros(
+  shingle_hashes = np.zeros(
     len(words) - num_shingle_words + 1 if num_shingle_words else 0, np.uint64
   )
   for i in range(num_shingle_words):
-    sums += word_hashes[i : i + len(sums), i]
-  return sums
+    shingle_hashes += word_hashes[i : i + len(shingle_hashes), i]
+  return shingle_hashes
 
 
 def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
@@ -351,7 +359,8 @@ def _judge_text(
 ) -> tuple[int, np.ndarray | None]:
   """Returns the verdict on a text, and its shingles' hashes if they are needed.
 
-  The verdict is 0 for a text that only the search for copies may still drop.
+  The verdicts 1, 2 and 3 are places in `DROPPING_FILTERS`. The verdict is 0 if
+  none of these three filters drops the text.
 
   Args:
     filters: the filters in use.
@@ -363,14 +372,17 @@ def _judge_text(
   max_symbols = filters.max_symbols
   if max_symbols is not None and symbol_share(text) > max_symbols:
     return 2, None
-  max_share = filters.max_repetition
-  if max_share is None and filters.near_duplicates is None:
+  max_repetition = filters.max_repetition
+  if max_repetition is None and filters.near_duplicates is None:
     return 0, None
   words = lower_case_words(text)
-  hashes = hash_shingles(words)
-  if max_share is not None and repetition_share(words, hashes) > max_share:
+  shingle_hashes = hash_shingles(words)
+  if (
+    max_repetition is not None
+    and repetition_share(words, shingle_hashes) > max_repetition
+  ):
     return 3, None
-  return 0, hashes
+  return 0, shingle_hashes
 
 
 class _EarlierDocuments:
@@ -410,7 +422,7 @@ class _EarlierDocuments:
       self._digests.add(digest)
     if self._filters.near_duplicates is not None:
       sketch = self._empty.copy()
-      # Copy, because a view would keep the whole batch in memory.
+      # Copy, because a view of `row` would keep its whole batch in memory.
       sketch.hashvalues = row["sketch"].copy()
       if not sketch.is_empty():
         if self._is_near_copy(sketch):
@@ -433,8 +445,8 @@ class _EarlierDocuments:
     """Returns True if a document is similar enough to an earlier document."""
     threshold = self._filters.near_duplicates
     return any(
-      np.mean(self._sketches[k] == sketch.hashvalues) >= threshold
-      for k in self._index.query(sketch)
+      np.mean(self._sketches[document_number] == sketch.hashvalues) >= threshold
+      for document_number in self._index.query(sketch)
     )
 
   def _remember(self, sketch: Any) -> None:
@@ -451,7 +463,7 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
     filters: the filters; if there are none, nothing is done.
 
   Raises:
-    UserError: see `sources.read_records`; or no document is kept.
+    UserError: the filters drop all documents; or see `sources.read_records`.
   """
   if not filters.in_use():
     return
@@ -553,7 +565,7 @@ def filter_report(partial_folder: str, filters: Filters) -> dict[str, Any]:
 
   The counts are the numbers of documents and of words that were read, that were
   kept, and that each filter dropped; and the number of documents that
-  normalization changed. The words are those between white space.
+  normalization changed. Words are separated by white space.
   """
   used_filters = filters.in_use()
   if not used_filters:
@@ -592,7 +604,7 @@ def report_lines(report: dict[str, Any]) -> Iterator[str]:
     return
 
   def size(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n:,} {unit}" for unit, n in counts.items())
+    return ", ".join(f"{count:,} {unit}" for unit, count in counts.items())
 
   filtered = report["filtered"]
   yield f"filters: {size(filtered['read'])} read"

@@ -65,19 +65,19 @@ def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     the file that were read so far.
   """
   with cast(IO[bytes], epath.Path(path).open("rb")) as file:
-    name = path.lower()
+    lower_case_path = path.lower()
     stream: Any = file
-    if name.endswith(".gz"):
+    if lower_case_path.endswith(".gz"):
       stream = gzip.GzipFile(fileobj=file)
-    elif name.endswith(".xz"):
+    elif lower_case_path.endswith(".xz"):
       stream = io.BufferedReader(_XzReader(file), _BLOCK_BYTES)
-    elif name.endswith(".zst"):
+    elif lower_case_path.endswith(".zst"):
       stream = _open_zstd(path, file)
     yield stream, file.tell
 
 
 def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
-  """Reads up to `_BLOCK_BYTES` further bytes of a stream; b"" at its end.
+  """Returns the next bytes of a stream, at most `_BLOCK_BYTES`; b"" at its end.
 
   Args:
     path: the file, for messages.
@@ -197,11 +197,11 @@ def read_lines(
     try:
       text = held_back_text + decoder.decode(block, final=not block)
     except UnicodeDecodeError as e:
-      start = offset + len(block) - len(e.object) + e.start
+      bad_byte = offset + len(block) - len(e.object) + e.start
       valid_text = held_back_text + e.object[: e.start].decode("utf-8")
       bad_line = line_number + len(_LINE_END.findall(valid_text))
       raise UserError(
-        f"{path}: the text is not UTF-8 in line {bad_line}, at byte {start};"
+        f"{path}: the text is not UTF-8 in line {bad_line}, at byte {bad_byte};"
         f" {remedy_for_bytes('convert the file', REPLACEMENT)}."
       ) from e
     if text and not has_begun:
@@ -251,8 +251,8 @@ def _cut_line(
   start = 0
   while len(line) - start > MAX_CHARS:
     end = start + MAX_CHARS
-    space = line.rfind(" ", max(end - _SPACE_RANGE, start + 1), end) + 1
-    end = space or end
+    after_space = line.rfind(" ", max(end - _SPACE_RANGE, start + 1), end) + 1
+    end = after_space or end
     yield line[start:end]
     start = end
   yield line[start:] if start else line
@@ -299,15 +299,15 @@ def join_lines(
     ends_document: a function that returns True for a line that ends a document.
   """
   document_lines: list[str] = []
-  size, is_blank = 0, True
+  num_characters, is_blank = 0, True
   for line in lines:
-    # Blank lines count too, since a file may have only blank lines.
-    if ends_document(line) or size > MAX_CHARS:
+    # Blank lines count for the limit too, as a file may have only blank lines.
+    if ends_document(line) or num_characters > MAX_CHARS:
       if not is_blank:
         yield "\n".join(document_lines)
-      document_lines, size, is_blank = [], 0, True
+      document_lines, num_characters, is_blank = [], 0, True
     document_lines.append(line)
-    size += len(line) + 1
+    num_characters += len(line) + 1
     is_blank = is_blank and not line.strip()
   if not is_blank:
     yield "\n".join(document_lines)
@@ -329,9 +329,9 @@ def cut_text(text: str) -> Iterator[tuple[str, str]]:
 def _split_lines(text: str) -> Iterator[str]:
   """Yields the lines of a text; a line that is too long is cut."""
   start = 0
-  for end in (_LINE_END if "\r" in text else _NEWLINE).finditer(text):
-    yield from _cut_line("", 0, text[start : end.start()], cuts_lines=True)
-    start = end.end()
+  for line_end in (_LINE_END if "\r" in text else _NEWLINE).finditer(text):
+    yield from _cut_line("", 0, text[start : line_end.start()], cuts_lines=True)
+    start = line_end.end()
   yield from _cut_line("", 0, text[start:], cuts_lines=True)
 
 

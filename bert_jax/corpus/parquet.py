@@ -59,6 +59,7 @@ def read_texts(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
       raise
     raise _unreadable_error(path, row_number, e) from e
   except pa.ArrowMemoryError:
+    # This error is also a MemoryError, which `sources.read_file` handles.
     raise
   except pa.ArrowException as e:
     raise _unreadable_error(path, row_number, e) from e
@@ -84,10 +85,10 @@ def _unreadable_error(
 
 def _check_column(path: str, schema: Any, pa: Any) -> None:
   """Raises UserError unless exactly one column is `text` and it has strings."""
-  count = schema.names.count("text")
-  if count > 1:
-    raise UserError(f"{path}: {count} columns have the name `text`.")
-  if not count:
+  num_text_columns = schema.names.count("text")
+  if num_text_columns > 1:
+    raise UserError(f"{path}: {num_text_columns} columns have the name `text`.")
+  if not num_text_columns:
     raise UserError(
       f"{path} has no column `text`; its columns are {', '.join(schema.names)}."
     )
@@ -110,8 +111,10 @@ def _rows_per_batch(group: Any) -> int:
   size of a row says nothing about the longest row. Batches of more than 8 rows
   would save less than two microseconds for each row.
   """
-  names = [group.column(i).path_in_schema for i in range(group.num_columns)]
-  column = group.column(names.index("text"))
+  column_names = [
+    group.column(i).path_in_schema for i in range(group.num_columns)
+  ]
+  column = group.column(column_names.index("text"))
   row_bytes = max(column.total_uncompressed_size // max(group.num_rows, 1), 1)
   return min(max(lines.MAX_CHARS // row_bytes, 1), 8)
 

@@ -142,11 +142,11 @@ def prepare(
     if setting is not None
   }
   tokenizer = open_vocabulary.load(vocab, **given_settings)
-  if line := open_vocabulary.unreachable_warning(tokenizer, vocab):
-    note(line)
+  if warning := open_vocabulary.unreachable_warning(tokenizer, vocab):
+    note(warning)
   if add_tokens is not None:
-    tokenizer, line = token_files.add_from_file(tokenizer, add_tokens)
-    note(line)
+    tokenizer, summary = token_files.add_from_file(tokenizer, add_tokens)
+    note(summary)
   text_sources = sources.find_sources(inputs, format, errors)
   if tokenizer.algorithm == "words":
     tokenizer = _with_words_from(tokenizer, text_sources, filters)
@@ -203,7 +203,8 @@ def _open_progress(
   Args:
     partial_folder: the unfinished folder.
     origin: the inputs and options of this call; see `_describe_origin`.
-    threshold: for a new folder; documents with a smaller hash are held out.
+    threshold: the threshold of a new folder. A document is held out if its hash
+      is smaller.
 
   Raises:
     UserError: the folder was begun with different inputs or options.
@@ -224,7 +225,7 @@ def _open_progress(
 
 
 def _vocabulary_digest(tokenizer: Vocabulary) -> str:
-  """Returns a SHA-256 of all that decides the ids, except for lower case."""
+  """Returns a SHA-256 of all that decides the ids, except `lower_case`."""
   contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
   if tokenizer.algorithm != "wordpiece":
     contents += [tokenizer.plain_text_tokenizer.to_str().encode("utf-8")]
@@ -257,8 +258,8 @@ def _describe_origin(
 ) -> dict[str, Any]:
   """Returns the entries of `meta.json` that say from what a folder is made."""
   inputs = [
-    {"name": s.name, "format": s.format, "version": s.version}
-    for s in text_sources
+    {"name": source.name, "format": source.format, "version": source.version}
+    for source in text_sources
   ]
   return {"options": options, "inputs": inputs}
 
@@ -286,6 +287,8 @@ def _start_progress(
   partial_folder: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
   """Writes the progress of a new folder, and returns it."""
+  # "records" is the number of documents that were tokenized. "smallest" and
+  # "largest" are hashes of documents, see `_better_threshold`.
   progress = {
     "origin": origin,
     "threshold": threshold,
@@ -356,8 +359,8 @@ def describe_difference(
       if key == "vocab_sha256":
         return "the vocabulary differs"
       return f"{key} was {old_option}, is {new_option}"
-  old_inputs = {i["name"]: i for i in old_origin["inputs"]}
-  new_inputs = {i["name"]: i for i in new_origin["inputs"]}
+  old_inputs = {entry["name"]: entry for entry in old_origin["inputs"]}
+  new_inputs = {entry["name"]: entry for entry in new_origin["inputs"]}
   for name in sorted(old_inputs.keys() | new_inputs.keys()):
     if name not in old_inputs:
       return f"the input {name} is new"
@@ -426,7 +429,11 @@ def _write_batches(
   progress: dict[str, Any],
   save_seconds: float,
 ) -> dict[str, dict[str, int]]:
-  """Writes batches, updates `progress`, and saves from time to time."""
+  """Writes batches, updates `progress`, and saves from time to time.
+
+  Returns:
+    Split -> the numbers of tokens, sentences and documents in it.
+  """
   meter = None
   last_save = time.monotonic()
   for batch in batches:
@@ -438,7 +445,12 @@ def _write_batches(
     progress["smallest"] = sorted(smallest_hashes)[:4]
     largest_hashes = [progress["largest"], batch.largest_hash]
     progress["largest"] = max(
-      (h for h in largest_hashes if h is not None), default=None
+      (
+        document_hash
+        for document_hash in largest_hashes
+        if document_hash is not None
+      ),
+      default=None,
     )
     if time.monotonic() >= last_save + save_seconds:
       writer.save(progress)
@@ -456,28 +468,29 @@ def _better_threshold(
   A document is held out if its hash is below the threshold. `progress` has up
   to four of the smallest hashes, and the largest hash.
 
-  If the text has four or more different documents, the held-out split gets two
-  of them, because next-sentence pairs need two documents. If the text has two
-  or three, the held-out split gets one. Returns None if the threshold of
-  `progress` needs no change, or if all documents are copies of one text.
+  If the text has four or more different documents, at least two of them are
+  held out, because next-sentence pairs need two documents. If the text has two
+  or three different documents, at least one is held out. Returns None if the
+  threshold of `progress` needs no change, or if all documents are copies of one
+  text.
   """
   if not sizes["train"]["documents"]:
     return progress["largest"]
   smallest_hashes = progress["smallest"]
-  num_heldout = len(smallest_hashes) // 2
+  min_heldout = len(smallest_hashes) // 2
   if (
-    not progress["threshold"] or sizes["validation"]["documents"] >= num_heldout
+    not progress["threshold"] or sizes["validation"]["documents"] >= min_heldout
   ):
-    if not num_heldout and progress["threshold"]:
+    if not min_heldout and progress["threshold"]:
       # There is only one hash, so all documents are copies of one text.
-      count = sizes["train"]["documents"]
-      copies = f"{count:,} copies of " if count > 1 else ""
+      num_copies = sizes["train"]["documents"]
+      copies = f"{num_copies:,} copies of " if num_copies > 1 else ""
       note(
         f"warning: all text is {copies}one document; there is nothing to hold"
         " out."
       )
     return None
-  return smallest_hashes[num_heldout - 1] + 1
+  return smallest_hashes[min_heldout - 1] + 1
 
 
 def _complete_folder(
@@ -488,7 +501,7 @@ def _complete_folder(
   sizes: dict[str, dict[str, int]],
   report: dict[str, Any],
 ) -> dict[str, Any]:
-  """Writes the remaining files, gives the folder its name, and reports.
+  """Writes the other files, gives the folder its name, and prints its sizes.
 
   Returns the content of `meta.json`.
   """
@@ -520,26 +533,29 @@ def _complete_folder(
   delete_rows_file(output)
   for line in report_lines(report):
     note(line)
-  unk = tokenizer.special.unk
+  unk_id = tokenizer.special.unk
   formats = {source["format"] for source in origin["inputs"]}
   for split, size in sizes.items():
-    note(f"{split}: " + ", ".join(f"{n:,} {unit}" for unit, n in size.items()))
+    note(
+      f"{split}: "
+      + ", ".join(f"{count:,} {unit}" for unit, count in size.items())
+    )
     if size["documents"]:
       dtype = reader.token_dtype(tokenizer.num_ids)
-      arrays = reader.open_split(output, split, size, dtype)
+      corpus = reader.open_split(output, split, size, dtype)
       for line in text_sizes.statistics_lines(
         split,
-        text_sizes.measure_lengths(arrays.sentences, arrays.documents),
+        text_sizes.measure_lengths(corpus.sentences, corpus.documents),
         formats,
       ):
         note(line)
   _warn_of_long_words(output, sizes)
-  if unk is None:
+  if unk_id is None:
     return meta
-  # Words that are not in the vocabulary have ids after those of the pieces.
-  num_unknown = unigrams[tokenizer.vocab_size :].sum()
-  unknown_share = (unigrams[unk] + num_unknown) / unigrams.sum()
-  note(f"{tokenizer.pieces[unk]}: {unknown_share:.2%} of the tokens")
+  # For ELMo, words outside the vocabulary have ids after those of the pieces.
+  num_outside_words = unigrams[tokenizer.vocab_size :].sum()
+  unknown_share = (unigrams[unk_id] + num_outside_words) / unigrams.sum()
+  note(f"{tokenizer.pieces[unk_id]}: {unknown_share:.2%} of the tokens")
   if unknown_share > _MAX_UNKNOWN_SHARE and tokenizer.algorithm != "words":
     case_flag, accents_flag = (
       by_caller(" (--no-lower-case)", ""),
@@ -594,10 +610,10 @@ class _ProgressMeter:
       f"{num_documents:,} documents, {num_tokens / 1e6:.1f} M tokens,"
       f" {tokens_per_second / 1e6:.2f} M tokens/s, {share:.0%}"
     )
-    done_share = share - self._share
-    if done_share <= 0:
+    share_since_start = share - self._share
+    if share_since_start <= 0:
       return text
-    remaining_seconds = round(seconds * (1 - share) / done_share)
+    remaining_seconds = round(seconds * (1 - share) / share_since_start)
     return (
       f"{text}, {remaining_seconds // 60}:{remaining_seconds % 60:02d} left"
     )

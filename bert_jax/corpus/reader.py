@@ -73,7 +73,8 @@ class Corpus(NamedTuple):
       those in `never_masked_ids`, and for ELMo <S> and </S> of each sentence.
     sentences: [S + 1] int64, offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64, offsets into `sentences`; no document is empty.
-    word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
+    word_starts: [ceil(T / 8)] uint8, a bit for each token, 1 if it starts a
+      word: `np.packbits(..., bitorder="little")`.
     spellings: the spelling of every id; None unless pieces are whole words.
     unigrams: [V] int64, the count of each id in the training split; None if
       the counts are not known.
@@ -160,12 +161,16 @@ def corpus_from_documents(
   tokens: list[int] = []
   starts_word: list[bool] = []
   sentence_offsets, document_offsets = [0], [0]
-  for d, document in enumerate(documents):
-    for s, sentence in enumerate(document):
+  for document_index, document in enumerate(documents):
+    for sentence_index, sentence in enumerate(document):
       if not len(sentence):
         continue
       tokens.extend(sentence)
-      flags = word_starts[d][s] if word_starts else [True] * len(sentence)
+      flags = (
+        word_starts[document_index][sentence_index]
+        if word_starts
+        else [True] * len(sentence)
+      )
       starts_word.extend(flags)
       sentence_offsets.append(len(tokens))
     if len(sentence_offsets) - 1 > document_offsets[-1]:
@@ -240,15 +245,19 @@ def open_split(
   Raises:
     DamagedFile: a file is missing, or has not the size that `sizes` needs.
   """
-  t, s, d = sizes["tokens"], sizes["sentences"], sizes["documents"]
-  tokens, sentences, documents, word_starts = (
+  num_tokens, num_sentences, num_documents = (
+    sizes["tokens"],
+    sizes["sentences"],
+    sizes["documents"],
+  )
+  tokens_path, sentences_path, documents_path, word_starts_path = (
     pathlib.Path(folder, f"{split}.{array}") for array in _ARRAYS
   )
   return Corpus(
-    tokens=_map_file(tokens, dtype, t),
-    sentences=_map_file(sentences, np.int64, s + 1),
-    documents=_map_file(documents, np.int64, d + 1),
-    word_starts=_map_file(word_starts, np.uint8, (t + 7) // 8),
+    tokens=_map_file(tokens_path, dtype, num_tokens),
+    sentences=_map_file(sentences_path, np.int64, num_sentences + 1),
+    documents=_map_file(documents_path, np.int64, num_documents + 1),
+    word_starts=_map_file(word_starts_path, np.uint8, (num_tokens + 7) // 8),
   )
 
 
@@ -263,10 +272,10 @@ def file_digests(path: PathLike) -> dict[str, str]:
 
 def compute_fingerprint(path: PathLike, options: dict[str, Any]) -> str:
   """Returns a SHA-256 of the options and of the result of `file_digests`."""
-  digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+  hasher = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
   for name, file_digest in file_digests(path).items():
-    digest.update(f"{name} {file_digest}\n".encode())
-  return digest.hexdigest()
+    hasher.update(f"{name} {file_digest}\n".encode())
+  return hasher.hexdigest()
 
 
 def check_fingerprint(prepared: PreparedFolder) -> None:
@@ -281,13 +290,15 @@ def check_fingerprint(prepared: PreparedFolder) -> None:
       meta.get("files", {}),
       file_digests(prepared.path),
     )
-    names = [
+    changed_files = [
       name
       for name in saved_digests.keys() | current_digests.keys()
       if saved_digests.get(name) != current_digests.get(name)
     ]
     file_list = (
-      f" ({', '.join(sorted(names))})" if saved_digests and names else ""
+      f" ({', '.join(sorted(changed_files))})"
+      if saved_digests and changed_files
+      else ""
     )
     raise DamagedFile(
       f"{prepared.path} is damaged: its content{file_list} does not agree with"
@@ -334,8 +345,8 @@ def open_prepared(path: PathLike) -> PreparedFolder:
     prepared = _map_folder(folder, meta)._replace(path=os.fspath(path))
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
-    # Skip the check only if both keys are missing. If only one key is missing,
-    # the file is damaged.
+    # Earlier versions wrote neither key. If only one key is missing, the file
+    # is damaged.
     if "files" not in meta and "checksum" not in meta:
       note_once(
         f"note: {path} was prepared by an earlier version: its meta.json has no"
@@ -391,7 +402,7 @@ def _map_folder(path: pathlib.Path, meta: dict[str, Any]) -> PreparedFolder:
 
   Raises:
     KeyError, TypeError: `meta` is damaged.
-    UserError: a file that is not `meta.json` is missing or damaged.
+    UserError: another file of the folder is missing or damaged.
   """
   vocab_path = path / (PIECES_FILE if "special" in meta else "vocab.txt")
   _check_exists(vocab_path)

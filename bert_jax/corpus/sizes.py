@@ -82,21 +82,24 @@ def count_long_sentences(corpus: Corpus, min_tokens: int) -> int:
   A sentence that is the only sentence of its document is not counted.
   """
   sentences, documents = corpus.sentences, corpus.documents
-  count = 0
+  num_long = 0
   for lengths in _lengths(sentences):
-    count += int(np.count_nonzero(lengths >= min_tokens))
+    num_long += int(np.count_nonzero(lengths >= min_tokens))
   for start in range(0, len(documents) - 1, _BLOCK_OFFSETS):
     offsets = np.asarray(documents[start : start + _BLOCK_OFFSETS + 1])
-    single_sentences = offsets[:-1][np.diff(offsets) == 1]
-    lengths = sentences[single_sentences + 1] - sentences[single_sentences]
-    count -= int(np.count_nonzero(lengths >= min_tokens))
-  return count
+    single_sentence_indices = offsets[:-1][np.diff(offsets) == 1]
+    lengths = (
+      sentences[single_sentence_indices + 1]
+      - sentences[single_sentence_indices]
+    )
+    num_long -= int(np.count_nonzero(lengths >= min_tokens))
+  return num_long
 
 
 def statistics_lines(
   split: str, statistics: LengthStatistics, formats: Set[str]
 ) -> Iterator[str]:
-  """Yields a line with the result of `measure_lengths`, then a warning or none.
+  """Yields a line with the statistics, then at most one warning.
 
   Args:
     split: the name of the split; only "train" gets warnings.

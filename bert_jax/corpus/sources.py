@@ -1,6 +1,8 @@
-"""Reads inputs (globs, TFDS names, `docstrings`) as documents of sentences.
+"""Reads inputs as documents of sentences.
 
-There are two steps, which a program can do in different processes.
+An input is a glob of files, the name of a TFDS data set, or `docstrings` for
+the docstrings of installed packages. There are two steps, which a program can
+do in different processes.
 `read_records` yields raw documents in order; this step is fast.
 `split_sentences` is a pure function that cuts one raw document into sentences;
 this step is slow.
@@ -66,7 +68,7 @@ _GLOB_PATTERN = re.compile(r"[*?\[]")
 _SPACE_PATTERN = re.compile(r"\s")
 # The number of characters that are split into words at once.
 _BLOCK_CHARS = 2**16
-# What may stand before a colon in an input, such as the format before a glob.
+# Matches the word before a colon in an input, as in `text:books/*.txt`.
 _PREFIX_PATTERN = re.compile(r"\w+")
 
 
@@ -94,8 +96,8 @@ class Source(NamedTuple):
   Attributes:
     name: the path or TFDS name.
     format: one of `FORMATS`, "tfds" or "docstrings".
-    size: the number of bytes of the files, or of examples of a TFDS data set.
-      `RawDocument.position` counts up to this number.
+    size: the number of bytes of the files, or the number of texts of a TFDS
+      data set. `RawDocument.position` counts up to this number.
     version: a JSON value that changes when the content changes.
     read: a function that yields the raw documents in a fixed order.
   """
@@ -141,7 +143,12 @@ def find_sources(
     UserError: no file matches an input, or an input cannot be read.
   """
   names = [inputs] if isinstance(inputs, str) else inputs
-  names = [n.strip() for name in names for n in name.split(",") if n.strip()]
+  names = [
+    input_name.strip()
+    for name in names
+    for input_name in name.split(",")
+    if input_name.strip()
+  ]
   if not names:
     raise UserError("there is no input; give a glob, tfds:NAME or docstrings.")
   sources: dict[str, Source] = {}
@@ -165,7 +172,10 @@ def find_sources(
 
 
 def _check_prefix(name: str) -> None:
-  """Raises UserError if a name begins with WORD:, and WORD is no format."""
+  """Raises UserError if an input begins with WORD:, where WORD is no format.
+
+  An input that names or matches a file is not an error.
+  """
   word, colon, _ = name.partition(":")
   if not colon or not _PREFIX_PATTERN.fullmatch(word):
     return
@@ -262,7 +272,7 @@ def _tfds_source(name: str) -> Source:
   try:
     builder = tfds.builder(dataset)
     builder.download_and_prepare()
-    count = builder.info.splits[split].num_examples
+    num_texts = builder.info.splits[split].num_examples
     feature = dict(builder.info.features.items()).get("text")
   except Exception as e:  # TFDS raises errors of many kinds.
     message = " ".join(str(e).partition("Available")[0].split())[:200]
@@ -271,16 +281,17 @@ def _tfds_source(name: str) -> Source:
     raise UserError(f"{name}: the data set has no feature `text`.")
 
   def read() -> Iterator[RawDocument]:
-    config = tfds.ReadConfig(interleave_cycle_length=1)
-    rows = builder.as_dataset(
-      split=split, shuffle_files=False, read_config=config
+    # Read one file after another, so that the order of the texts is fixed.
+    read_config = tfds.ReadConfig(interleave_cycle_length=1)
+    entries = builder.as_dataset(
+      split=split, shuffle_files=False, read_config=read_config
     )
-    for i, row in enumerate(tfds.as_numpy(rows), 1):
-      text = row["text"].decode("utf-8", "replace")
+    for entry_number, entry in enumerate(tfds.as_numpy(entries), 1):
+      text = entry["text"].decode("utf-8", "replace")
       for document, layout in lines.cut_text(text):
-        yield RawDocument(document, layout, i)
+        yield RawDocument(document, layout, entry_number)
 
-  return Source(name, "tfds", count, str(builder.info.full_name), read)
+  return Source(name, "tfds", num_texts, str(builder.info.full_name), read)
 
 
 def read_records(sources: Sequence[Source]) -> Iterator[Record]:
@@ -289,12 +300,12 @@ def read_records(sources: Sequence[Source]) -> Iterator[Record]:
   Raises:
     UserError: see `read_file`.
   """
-  total = sum(source.size for source in sources) or 1
+  total_size = sum(source.size for source in sources) or 1
   earlier_size = 0
   for source in sources:
     for text, layout, position in source.read():
       if not text.isspace() and text:
-        share = min((earlier_size + position) / total, 1.0)
+        share = min((earlier_size + position) / total_size, 1.0)
         yield Record(text, layout, share)
     earlier_size += source.size
 
@@ -333,7 +344,7 @@ def split_sentences(record: Record, language: str = "en") -> Document:
 
 
 def with_single_spaces(text: str) -> str:
-  """Returns `" ".join(text.split())`, but makes no list of all words."""
+  """Returns `" ".join(text.split())`, without a list of all words."""
   blocks, start = [], 0
   while start < len(text):
     space = _SPACE_PATTERN.search(text, start + _BLOCK_CHARS)
@@ -349,11 +360,11 @@ def _cut_paragraph(paragraph: str) -> Iterator[str]:
   start = 0
   while len(paragraph) - start > MAX_PARAGRAPH_CHARS:
     end = start + MAX_PARAGRAPH_CHARS
-    stop = paragraph.rfind(". ", start, end) + 1
-    stop = stop or paragraph.rfind(" ", start + 1, end)
-    stop = stop if stop > start else end
-    yield paragraph[start:stop]
-    start = stop
+    cut_position = paragraph.rfind(". ", start, end) + 1
+    cut_position = cut_position or paragraph.rfind(" ", start + 1, end)
+    cut_position = cut_position if cut_position > start else end
+    yield paragraph[start:cut_position]
+    start = cut_position
   yield paragraph[start:]
 
 
@@ -395,10 +406,10 @@ def format_of(path: str) -> str:
   Raises:
     UserError: the extension is unknown.
   """
-  base = path.lower()
-  for extension in lines.COMPRESSED_EXTENSIONS:
-    base = base.removesuffix(extension)
-  extension = epath.Path(base).suffix
+  uncompressed_path = path.lower()
+  for compressed_extension in lines.COMPRESSED_EXTENSIONS:
+    uncompressed_path = uncompressed_path.removesuffix(compressed_extension)
+  extension = epath.Path(uncompressed_path).suffix
   if extension in _FORMAT_BY_EXTENSION:
     return _FORMAT_BY_EXTENSION[extension]
   # An extension that ends with a number, as in shard.0001 or
@@ -428,8 +439,8 @@ def read_file(path: str, format: str, errors: str) -> Iterator[RawDocument]:
   """
   try:
     if format == "parquet":
-      for raw in parquet.read_texts(path, errors):
-        yield RawDocument(*raw)
+      for fields in parquet.read_texts(path, errors):
+        yield RawDocument(*fields)
       return
     with lines.open_stream(path) as (stream, get_position):
       text_lines = lines.read_lines(path, stream, errors, format != "jsonl")
@@ -491,11 +502,11 @@ def _parse_jsonl(
     errors: `strict` to raise an error for text that UTF-8 cannot encode,
       `replace` to replace it.
   """
-  num_rows = num_nulls = 0
-  for number, line in enumerate(text_lines, 1):
+  num_records = num_nulls = 0
+  for line_number, line in enumerate(text_lines, 1):
     if not line.strip():
       continue
-    location = f"{path}:{number}"
+    location = f"{path}:{line_number}"
     try:
       record = parse_json(line)
     except ValueError as e:
@@ -507,16 +518,16 @@ def _parse_jsonl(
         f"{location}: not a JSON object with a string `text`; every line must"
         ' be like {"text": "..."}.'
       )
-    num_rows += 1
+    num_records += 1
     text = record["text"]
     if text is None:
       num_nulls += 1
       continue
     # JSON may spell half of a surrogate pair, which UTF-8 cannot encode.
-    if any(half in line for half in ("\\ud", "\\uD")):
+    if any(escape in line for escape in ("\\ud", "\\uD")):
       text = _without_surrogates(text, location, errors)
     yield from lines.cut_text(text)
-  lines.note_null_rows(path, num_nulls, num_rows)
+  lines.note_null_rows(path, num_nulls, num_records)
 
 
 def _without_surrogates(text: str, location: str, errors: str) -> str:

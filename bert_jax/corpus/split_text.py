@@ -19,14 +19,14 @@ def split_text(
 ) -> tuple[int, int]:
   """Writes a file with a sentence on each line.
 
-  A blank line separates two documents. After an error there is no file.
+  A blank line separates two documents. If there is an error, no file is left.
 
   Args:
-    inputs: see `sources.read_documents`.
+    inputs: see `sources.find_sources`.
     output: the file to write.
-    format: see `sources.read_documents`.
-    errors: see `sources.read_documents`.
-    language: see `sources.read_documents`.
+    format: see `sources.find_sources`.
+    errors: see `sources.find_sources`.
+    language: see `sources.split_sentences`.
 
   Returns:
     The number of documents, and the number of words.
@@ -44,14 +44,14 @@ def split_text(
     Progress(f"writing {output}"),
     files.atomic_file(output) as temporary_path,
   ):
-    with pathlib.Path(temporary_path).open("w", encoding="utf-8") as f:
+    with pathlib.Path(temporary_path).open("w", encoding="utf-8") as file:
       for document in sources.read_documents(inputs, format, errors, language):
         sentences = [_visible_words(sentence) for sentence in document]
         sentences = [sentence for sentence in sentences if sentence]
         if not sentences:
           continue
-        f.write("\n" * bool(num_documents))
-        f.writelines(" ".join(sentence) + "\n" for sentence in sentences)
+        file.write("\n" * bool(num_documents))
+        file.writelines(" ".join(sentence) + "\n" for sentence in sentences)
         num_words += sum(map(len, sentences))
         num_documents += 1
     if not num_documents:

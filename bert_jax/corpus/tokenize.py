@@ -1,9 +1,10 @@
 """Turns raw documents into token ids, in several processes.
 
 `make_tokenizer` returns the function that a worker process runs. `ordered_map`
-runs such a function over a stream, and keeps the order. `concurrent.futures` is
-not used, because its workers continue if their parent is killed by SIGKILL. The
-workers of `ordered_map` end when their pipe is closed.
+calls such a function for each input, and yields the outputs in order. It does
+not use `concurrent.futures`, because workers of `concurrent.futures` continue
+if their parent is killed by SIGKILL. The workers of `ordered_map` end when
+their pipe is closed.
 """
 
 import contextlib
@@ -135,7 +136,9 @@ def encode_document(
     if ids_before or ids_after:
       sentence_ids = [[*ids_before, *ids, *ids_after] for ids in sentence_ids]
     lengths += [len(ids) for ids in sentence_ids]
-    tokens.append(np.array([x for ids in sentence_ids for x in ids], dtype))
+    tokens.append(
+      np.array([token_id for ids in sentence_ids for token_id in ids], dtype)
+    )
   return np.concatenate(tokens), np.array(lengths, np.int64)
 
 
@@ -177,19 +180,19 @@ def ordered_map(
   """Yields `make_function(*arguments)(x)` for each input x, in order.
 
   Input k goes to process k modulo `processes`. A process holds at most two
-  inputs and outputs, so memory does not grow with the stream.
+  inputs and outputs, so memory does not grow with the number of inputs.
 
   Args:
     make_function: a function that each process calls once. This function, its
       arguments, the inputs and the outputs are pickled.
     arguments: the arguments of `make_function`.
-    inputs: the stream, which is read in the calling process.
+    inputs: the inputs, which are read in the calling process.
     processes: the number of processes to start; if it is 0, the calling process
       does the work.
 
   Raises:
     ChildProcessError: a process was killed, or could not begin.
-    Exception: any error that the stream or the function raises.
+    Exception: any error that `inputs` or the function raises.
   """
   if not processes:
     yield from map(make_function(*arguments), inputs)
@@ -274,7 +277,8 @@ def _run_worker(
   arguments: tuple,
 ) -> None:
   """Runs a worker process: sends outputs until the pipe is closed."""
-  # Signals go to the whole process group, but the parent decides when to stop.
+  # Ignore these signals: they go to the whole process group, but the parent
+  # decides when to stop.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
   # There is one process for each core, so the tokenizer needs no threads.

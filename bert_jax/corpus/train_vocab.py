@@ -115,8 +115,8 @@ def train_vocab(
       algorithm, size, vocabulary.vocab_size, space_counter
     )
     note(f"warning: {reason}")
-  if mark_counter and (line := mark_counter.warning()):
-    note(line)
+  if mark_counter and (warning := mark_counter.warning()):
+    note(warning)
   return vocabulary.pieces
 
 
@@ -162,7 +162,7 @@ class _SpaceCounter:
 def _count_marks_while_read(
   texts: Iterable[str], marks: cleaning.MarkCounter
 ) -> Iterator[str]:
-  """Yields the texts; `marks` counts the marks in each text."""
+  """Yields the texts; `marks` counts the combining marks in each text."""
   for text in texts:
     marks.add(text)
     yield text

@@ -32,10 +32,10 @@ PROGRESS_FILE = "progress.json"
 # The file on which a process holds a lock while it writes the folder.
 LOCK_FILE = "lock"
 # The name of each array that `SplitWriter` writes -> its dtype. None means the
-# dtype of token ids.
+# dtype of token ids. The other arrays are offsets, and begin with an extra 0.
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
-# The number of tokens that are read at once. This number is a multiple of 8, so
-# that the bits of each block's word starts fill whole bytes.
+# The number of tokens that `write_derived_files` reads at once. It writes a bit
+# for each token, so this number is a multiple of 8, to fill whole bytes.
 _BLOCK_TOKENS = 2**22
 
 
@@ -61,7 +61,7 @@ class Job:
     partial_folder: the unfinished folder.
     sources: the inputs.
     progress: the content of `progress.json`; each step of the job changes it.
-    processes: the number of worker processes.
+    processes: the number of worker processes; 0 to work in this process.
     save_seconds: the seconds between saves.
   """
 
@@ -75,17 +75,21 @@ class Job:
 def read_progress(partial_folder: str) -> dict[str, Any] | None:
   """Returns the progress that `write_progress` wrote; None for a new folder.
 
+  If there is no `progress.json`, this function deletes the temporary files that
+  an interrupted `write_progress` left.
+
   Raises:
-    UserError: the folder has files but no `progress.json`, or `progress.json`
-      is damaged.
+    UserError: the folder has files but no `progress.json`.
+    DamagedFile: (a UserError) `progress.json` is damaged.
   """
   path = pathlib.Path(partial_folder, PROGRESS_FILE)
   if not path.parent.is_dir():
     return None
   if not path.exists():
     delete_temporary_files(partial_folder)
-    names = {file.name for file in path.parent.iterdir()}
-    if names - {PROGRESS_FILE + ".tmp", LOCK_FILE}:
+    file_names = {file.name for file in path.parent.iterdir()}
+    # Earlier versions used the temporary file "progress.json.tmp".
+    if file_names - {PROGRESS_FILE + ".tmp", LOCK_FILE}:
       raise UserError(
         f"{partial_folder} is in the way: it holds files but no"
         f" {PROGRESS_FILE}. Move it away, or delete it."
@@ -110,8 +114,8 @@ def hold_folder_lock(partial_folder: str) -> Iterator[None]:
   """Makes the unfinished folder, and locks it until the end of the block.
 
   Raises:
-    UserError: another process holds the lock, or a file or a link has the
-      folder's name.
+    LockHeld: (a UserError) another process holds the lock.
+    UserError: a file or a link has the folder's name.
   """
   folder = pathlib.Path(partial_folder)
   if folder.is_symlink():
@@ -162,10 +166,10 @@ class SplitWriter:
         file.seek(length)
         file.truncate()
         self._files[file_name] = file
+        # A file of offsets begins with a 0, which `_counts` does not count.
         if array_dtype and not file.tell():
           file.write(np.zeros(1, array_dtype).tobytes())
         itemsize = np.dtype(array_dtype or dtype).itemsize
-        # A file of offsets begins with a 0, which is not counted.
         num_zeros = 1 if array_dtype else 0
         self._counts[file_name] = file.tell() // itemsize - num_zeros
 
@@ -207,7 +211,8 @@ class SplitWriter:
   def close(self) -> None:
     """Closes the files; documents that were not saved may be lost."""
     for file in self._files.values():
-      # If the disk is full, closing fails like the write before it.
+      # Closing fails if unsaved documents do not fit on the disk. There are
+      # unsaved documents only after an earlier error, so ignore this one.
       with contextlib.suppress(OSError):
         file.close()
 
@@ -224,8 +229,8 @@ def write_derived_files(
   Args:
     partial_folder: the unfinished folder, with all tokens in it.
     vocab_size: V, the number of ids.
-    at_word_boundary: [V] bool, True for a piece that begins a word (that ends a
-      word, if `marks_word_ends`).
+    at_word_boundary: [V] bool, True for a piece that begins a word; or, if
+      `marks_word_ends`, for a piece that ends a word.
     marks_word_ends: see `Vocabulary.marks_word_ends`.
     is_whole_word_piece: [V] bool, True for an added token, which is always a
       whole word; None if the vocabulary has no added tokens.
@@ -237,46 +242,50 @@ def write_derived_files(
   dtype = reader.token_dtype(vocab_size)
   unigrams = np.zeros(vocab_size, np.int64)
   for split in reader.SPLITS:
-    sentences = np.fromfile(
+    sentence_offsets = np.fromfile(
       pathlib.Path(partial_folder, f"{split}.sentences"), np.int64
     )
-    begin = 0
-    # True if it is known that the token before this block ends a word.
-    word_ended = np.True_
+    block_start = 0
+    # True if the token before this block ends a word. If the vocabulary marks
+    # word starts, only added tokens are known to end a word. At the start of a
+    # split it is True, because the first token starts a word.
+    previous_ends_word = np.True_
     with (
-      pathlib.Path(partial_folder, f"{split}.tokens").open("rb") as tokens,
+      pathlib.Path(partial_folder, f"{split}.tokens").open("rb") as tokens_file,
       _open_emptied(
         pathlib.Path(partial_folder, f"{split}.word_starts")
-      ) as bits,
+      ) as bits_file,
     ):
-      while block := tokens.read(_BLOCK_TOKENS * dtype.itemsize):
-        ids = np.frombuffer(block, dtype)
+      while block_bytes := tokens_file.read(_BLOCK_TOKENS * dtype.itemsize):
+        ids = np.frombuffer(block_bytes, dtype)
         is_word_start = at_word_boundary[ids]
         if marks_word_ends:
           # So far the array says which tokens end a word. A token starts a word
           # if the token before it ends a word.
-          is_word_start, word_ended = (
-            np.append(word_ended, is_word_start[:-1]),
+          is_word_start, previous_ends_word = (
+            np.append(previous_ends_word, is_word_start[:-1]),
             is_word_start[-1],
           )
           if is_whole_word_piece is not None:
             is_word_start |= is_whole_word_piece[ids]
         elif is_whole_word_piece is not None:
           # An added token ends a word, so the token after it starts a word.
-          is_added_piece = is_whole_word_piece[ids]
-          is_word_start |= np.append(word_ended, is_added_piece[:-1])
-          word_ended = is_added_piece[-1]
+          is_added_token = is_whole_word_piece[ids]
+          is_word_start |= np.append(previous_ends_word, is_added_token[:-1])
+          previous_ends_word = is_added_token[-1]
         is_word_start = reader.mark_sentence_starts(
-          is_word_start, sentences - begin
+          is_word_start, sentence_offsets - block_start
         )
-        bits.write(np.packbits(is_word_start, bitorder="little").tobytes())
-        begin += len(ids)
+        bits_file.write(np.packbits(is_word_start, bitorder="little").tobytes())
+        block_start += len(ids)
         if split == "train":
           unigrams += np.bincount(ids, minlength=vocab_size)
-      sync_file(bits)
-  with _open_emptied(pathlib.Path(partial_folder, "train.unigrams")) as f:
-    f.write(unigrams.tobytes())
-    sync_file(f)
+      sync_file(bits_file)
+  with _open_emptied(
+    pathlib.Path(partial_folder, "train.unigrams")
+  ) as unigrams_file:
+    unigrams_file.write(unigrams.tobytes())
+    sync_file(unigrams_file)
   return unigrams
 
 

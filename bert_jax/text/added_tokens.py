@@ -108,8 +108,8 @@ def read_declared_tokens(
     content_by_file[SPECIAL_TOKENS_JSON]
   ) | _named_tokens(content_by_file[SETTINGS_JSON])
   # `special_tokens_map.json` has keys such as `cls_token`, and also lists of
-  # special tokens (`_SPECIAL_LIST_KEYS`). transformers 5.24 looks for a token
-  # that only these lists name in the normalized text.
+  # special tokens (`_SPECIAL_LIST_KEYS`). If a token is only in these lists,
+  # transformers 5.24 looks for it in the normalized text.
   unnormalized_contents = {
     *_named_tokens(
       {
@@ -307,9 +307,9 @@ def add_declared_tokens(
     # These tokenizers match the special tokens of their family only by the
     # exact spelling, and ignore the flags.
     tokens = [
-      declared
-      for declared in tokens
-      if declared.token.content not in family_tokens
+      declared_token
+      for declared_token in tokens
+      if declared_token.token.content not in family_tokens
     ]
   new_tokens = _missing_tokens(vocabulary.special_tokenizer, tokens)
   extended = add_tokens(vocabulary, new_tokens) if new_tokens else vocabulary
@@ -363,7 +363,12 @@ def make_distinct(tokenizer: Tokenizer) -> None:
       " tokenizer cleans it;"
     )
     longer_text = next(
-      (t for t in tokens_by_text if text in t and text != t), None
+      (
+        other_text
+        for other_text in tokens_by_text
+        if text in other_text and text != other_text
+      ),
+      None,
     )
     if longer_text is not None:
       # The library looks for tokens in the raw text first. It would find the
@@ -428,9 +433,13 @@ def _check_ids(tokenizer: Tokenizer, tokens: Sequence[DeclaredToken]) -> None:
 
 def family_special_tokens(vocabulary: Vocabulary) -> set[str]:
   """Returns the special tokens of a tokenizer's family ([CLS], [SEP], ...)."""
-  size = len(vocabulary.pieces)
-  special_ids = {i for i in vocabulary.special if i is not None and i < size}
-  return {vocabulary.pieces[i] for i in special_ids}
+  num_pieces = len(vocabulary.pieces)
+  special_ids = {
+    special_id
+    for special_id in vocabulary.special
+    if special_id is not None and special_id < num_pieces
+  }
+  return {vocabulary.pieces[special_id] for special_id in special_ids}
 
 
 def add_tokens(
@@ -528,11 +537,11 @@ def take_library_tokens(
   plain_text_tokenizer = copy_without_added_tokens(
     vocabulary.plain_text_tokenizer
   )
-  size = vocabulary.vocab_size
+  num_old_pieces = vocabulary.vocab_size
   new_pieces = [
     token_by_id[token_id].content
     for token_id in sorted(token_by_id)
-    if token_id >= size
+    if token_id >= num_old_pieces
   ]
   pieces = [*vocabulary.pieces, *new_pieces]
   at_word_boundary = np.append(
@@ -597,12 +606,14 @@ def _tokens_for_plain_text(
       tokens.
   """
   tokens_for_plain_text = []
-  size = plain_text_tokenizer.get_vocab_size(with_added_tokens=False)
+  num_model_pieces = plain_text_tokenizer.get_vocab_size(
+    with_added_tokens=False
+  )
   for token in tokens:
     if token.content not in family_tokens:
       flags = flags_of(token) | {"special": False}
       tokens_for_plain_text.append(AddedToken(token.content, **flags))
-    elif vocabulary.pieces.index(token.content) >= size:
+    elif vocabulary.pieces.index(token.content) >= num_model_pieces:
       # The library's model does not have this special token as a piece. If it
       # were left out, all later tokens would get too small ids.
       tokens_for_plain_text.append(token)
@@ -694,14 +705,16 @@ def make_model_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     vocabulary.special_tokenizer,
     copy_without_added_tokens(vocabulary.special_tokenizer),
   )
-  sep = pieces[special.sep], special.sep
-  cls = pieces[special.cls], special.cls
+  sep_and_id = pieces[special.sep], special.sep
+  cls_and_id = pieces[special.cls], special.cls
   if vocabulary.algorithm == "bytelevel":
     tokenizer.post_processor = processors.RobertaProcessing(
-      sep, cls, add_prefix_space=vocabulary.options["add_prefix_space"]
+      sep_and_id,
+      cls_and_id,
+      add_prefix_space=vocabulary.options["add_prefix_space"],
     )
   else:
-    tokenizer.post_processor = processors.BertProcessing(sep, cls)
+    tokenizer.post_processor = processors.BertProcessing(sep_and_id, cls_and_id)
   if vocabulary.algorithm == "wordpiece":
     tokenizer.decoder = decoders.WordPiece(prefix="##")
   return tokenizer
@@ -769,7 +782,7 @@ def old_piece_cutter(
   def cut(piece: str) -> list[int]:
     # `encode_words` puts a space before a word, as in running text. Some pieces
     # begin with a space already, so remove it first.
-    encoded, _ = vocabulary.encode_words([piece.strip()])
-    return [i for i in encoded.tolist() if i != vocabulary.special.unk]
+    ids, _ = vocabulary.encode_words([piece.strip()])
+    return [i for i in ids.tolist() if i != vocabulary.special.unk]
 
   return cut

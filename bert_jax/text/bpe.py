@@ -79,7 +79,7 @@ def build_bytelevel(
   """
   pieces = pieces_by_id(vocab, source)
   missing_letters = [
-    p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab
+    piece for piece in pre_tokenizers.ByteLevel.alphabet() if piece not in vocab
   ]
   if missing_letters:
     raise UserError(
@@ -96,13 +96,19 @@ def build_bytelevel(
     tokenizer.post_processor = processors.ByteLevel(
       add_prefix_space=add_prefix_space, trim_offsets=True
     )
-  tokens = [t for t in dict.fromkeys(token_by_role.values()) if t in vocab]
+  tokens = [
+    token for token in dict.fromkeys(token_by_role.values()) if token in vocab
+  ]
   special_tokenizer = copy_that_reads(tokenizer, tokens)
   if token_by_role is ROBERTA_TOKENS:
     # As in the published tokenizer, `<mask>` includes the space before it.
-    mask = AddedToken(token_by_role["mask"], lstrip=True, normalized=False)
-    special_tokenizer.add_special_tokens([mask])
-  at_word_boundary = [p.startswith(SPACE_LETTER) or p in tokens for p in pieces]
+    mask_token = AddedToken(
+      token_by_role["mask"], lstrip=True, normalized=False
+    )
+    special_tokenizer.add_special_tokens([mask_token])
+  at_word_boundary = [
+    piece.startswith(SPACE_LETTER) or piece in tokens for piece in pieces
+  ]
   return Vocabulary(
     algorithm="bytelevel",
     pieces=pieces,
@@ -166,7 +172,8 @@ def build_gpt1(
   pieces = pieces_by_id(vocab, source)
   tokenizer = _gpt1_tokenizer(vocab, check_merges(merges, vocab, source))
   at_word_boundary = [
-    p.endswith(END_OF_WORD) or p == GPT1_TOKENS["unk"] for p in pieces
+    piece.endswith(END_OF_WORD) or piece == GPT1_TOKENS["unk"]
+    for piece in pieces
   ]
   return Vocabulary(
     algorithm="gpt1",
@@ -220,9 +227,9 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   size = max(piece_by_id, default=-1) + 1
   if len(piece_by_id) != len(vocab) or not piece_by_id or min(piece_by_id) < 0:
     raise UserError(f"{source}: ids must be different and not below 0.")
-  mask = vocab.get(ROBERTA_TOKENS["mask"], 0)
+  mask_id = vocab.get(ROBERTA_TOKENS["mask"], 0)
   filler_ids = [
-    i for i in range(max(mask - 7, 0), mask) if i not in piece_by_id
+    i for i in range(max(mask_id - 7, 0), mask_id) if i not in piece_by_id
   ]
   piece_by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(filler_ids)}
   if num_missing := size - len(piece_by_id):
@@ -237,7 +244,7 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
 def check_merges(
   merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], source: str
 ) -> list[tuple[str, str]]:
-  """Returns the merges as a list.
+  """Checks that the pieces of all merges exist; returns the merges as a list.
 
   Raises:
     UserError: a piece of a merge is not in the vocabulary.
@@ -295,18 +302,18 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
     UserError: a line is not a pair; the message has the line's number.
   """
   merges = []
-  for number, line in enumerate(text.split("\n"), 1):
-    if not line.strip() or (number == 1 and line.startswith("#version")):
+  for line_number, line in enumerate(text.split("\n"), 1):
+    if not line.strip() or (line_number == 1 and line.startswith("#version")):
       continue
     pair = line.rstrip("\r").split(" ")
     if len(pair) != 2:
-      raise UserError(f"{source}:{number}: {line[:40]!r} is not a pair.")
+      raise UserError(f"{source}:{line_number}: {line[:40]!r} is not a pair.")
     merges.append((pair[0], pair[1]))
   return merges
 
 
 def check_ids(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
-  """Returns `vocab` as a dict.
+  """Checks that all ids are integers; returns `vocab` as a dict.
 
   Args:
     vocab: piece -> id.

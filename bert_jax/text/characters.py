@@ -20,10 +20,12 @@ import numpy as np
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import EncodedText
 
+# The number of ids that each word has in arrays.
 MAX_CHARS = 50
 # A word has at most this many bytes: two of its ids mark its begin and its end.
 MAX_BYTES = MAX_CHARS - 2
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
+# The number of different ids in arrays: the 261 ids of the table, and 0.
 NUM_CHARS = 262
 # The symbols for the begin and the end of a sentence, by their spelling in a
 # text and in the published word list.

@@ -37,9 +37,11 @@ class Cleaning(NamedTuple):
     Args:
       lower_case: the value of the field `lower_case` if that field is None.
     """
-    lower = lower_case if self.lower_case is None else self.lower_case
-    keep = not lower if self.keep_accents is None else self.keep_accents
-    return Cleaning(lower, keep)
+    is_lower_case = lower_case if self.lower_case is None else self.lower_case
+    keeps_accents = (
+      not is_lower_case if self.keep_accents is None else self.keep_accents
+    )
+    return Cleaning(is_lower_case, keeps_accents)
 
   def describe(self) -> str:
     """Describes the setting in words, for messages."""
@@ -93,6 +95,7 @@ def check_same_cleaning(
         "lower_case": "--no-lower-case (lower_case=False)",
         "keep_accents": "--keep-accents (keep_accents=True)",
       }[name]
+      # The only flags are --no-lower-case and --keep-accents.
       if asked == (name == "lower_case"):
         flag_text = f"{name}={asked}"
       raise UserError(
@@ -200,8 +203,10 @@ def normalization_rules(cleaning: Cleaning) -> dict[str, str]:
   """
   import sentencepiece
 
-  base = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-  replacements = _sequences_to_compose() | dict(base.decompile())
+  nmt_nfkc_normalizer = sentencepiece.SentencePieceNormalizer(
+    rule_name="nmt_nfkc"
+  )
+  replacements = _sequences_to_compose() | dict(nmt_nfkc_normalizer.decompile())
   # NFKC changes U+FF5E, but SentencePiece's table does not. U+0085 ends a line,
   # and no piece may hold a line end. ALBERT changes `` and '' to a quote.
   replacements |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
@@ -226,11 +231,15 @@ def _apply_cleaning(text: str, cleaning: Cleaning) -> str:
   """Applies a cleaning to a text that is in NFKC."""
   if not cleaning.keep_accents:
     decomposed = unicodedata.normalize("NFKD", text)
-    text = "".join(c for c in decomposed if not unicodedata.combining(c))
+    text = "".join(
+      character
+      for character in decomposed
+      if not unicodedata.combining(character)
+    )
   if cleaning.lower_case:
     # Lower each letter alone, because `str.lower` changes a capital sigma in
     # different ways, depending on the letters around it.
-    text = "".join(c.lower() for c in text)
+    text = "".join(character.lower() for character in text)
   return unicodedata.normalize("NFC", text)
 
 
@@ -261,8 +270,8 @@ def _sequences_to_compose() -> dict[str, str]:
   * a letter with two marks, if NFC changes it;
   * a letter with one mark, since SentencePiece's tables lack newer characters;
   * a capital letter with a mark that composes with its small letter;
-  * two or three marks of a block that are not in NFC's order: the marks of
-    Arabic and Hebrew are often typed in a different order.
+  * two or three marks of one block of Unicode that are not in NFC's order,
+    because marks of Arabic and Hebrew are often typed in a different order.
   """
   nfc_by_sequence: dict[str, str] = {}
   for letter, composed_by_mark in _find_compositions().items():
@@ -321,7 +330,7 @@ def misordered_marks_pattern() -> str:
   marks: list[str] = []
   patterns = []
   for combining_class in sorted(marks_by_class):
-    if marks:  # All of them have lower classes, so NFC puts them first.
+    if marks:  # All of `marks` have lower classes, so NFC puts them first.
       higher_marks = _character_class(marks_by_class[combining_class])
       patterns.append(f"(?<={higher_marks})(?={_character_class(marks)})")
     marks += marks_by_class[combining_class]

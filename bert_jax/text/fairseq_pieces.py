@@ -57,10 +57,10 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   Raises:
     UserError: the file is damaged, or is no unigram model of XLM-R's kind.
   """
-  parsed = unigram.parse_model(content, source)
-  if parsed.pieces[:3] != ["<unk>", "<s>", "</s>"]:
+  model_file = unigram.parse_model(content, source)
+  if model_file.pieces[:3] != ["<unk>", "<s>", "</s>"]:
     raise UserError(
-      f"{source}: its first pieces are {parsed.pieces[:3]}, not <unk>, <s>,"
+      f"{source}: its first pieces are {model_file.pieces[:3]}, not <unk>, <s>,"
       " </s> as in the models of XLM-R and CamemBERT."
     )
   is_camembert = tokenizer_class.startswith("Camembert")
@@ -68,22 +68,28 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
     "Camembert" if is_camembert else "XLMRoberta"
   ]
   later_pieces = zip(
-    parsed.pieces[num_replaced:], parsed.scores[num_replaced:], strict=True
+    model_file.pieces[num_replaced:],
+    model_file.scores[num_replaced:],
+    strict=True,
   )
-  vocab = [*first_pieces, *later_pieces, (bpe.ROBERTA_TOKENS["mask"], 0.0)]
-  tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN_ID, False))
-  if parsed.charsmap:
-    tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
+  pieces_and_scores = [
+    *first_pieces,
+    *later_pieces,
+    (bpe.ROBERTA_TOKENS["mask"], 0.0),
+  ]
+  tokenizer = Tokenizer(models.Unigram(pieces_and_scores, _UNKNOWN_ID, False))
+  if model_file.charsmap:
+    tokenizer.normalizer = normalizers.Precompiled(model_file.charsmap)
   metaspace = pre_tokenizers.Metaspace(_SPACE, "always")
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
     [pre_tokenizers.WhitespaceSplit(), metaspace]
   )
   tokenizer.decoder = decoders.Metaspace(_SPACE, "always")
   *special_tokens, mask = (
-    bpe.ROBERTA_TOKENS[r] for r in ("pad", "unk", "cls", "sep", "mask")
+    bpe.ROBERTA_TOKENS[role] for role in ("pad", "unk", "cls", "sep", "mask")
   )
   tokenizer.add_special_tokens(
-    [AddedToken(t, normalized=False) for t in special_tokens]
+    [AddedToken(token, normalized=False) for token in special_tokens]
   )
   mask_token = AddedToken(mask, lstrip=is_camembert, normalized=False)
   tokenizer.add_special_tokens([mask_token])
@@ -91,6 +97,6 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   tokenizer.post_processor = processors.TemplateProcessing(
     f"{cls} $A {sep}",
     f"{cls} $A {sep} {sep} $B {sep}",
-    [(t, tokenizer.token_to_id(t)) for t in (cls, sep)],
+    [(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
   )
   return tokenizer_json.from_json(tokenizer.to_str(), source)

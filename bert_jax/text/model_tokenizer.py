@@ -54,24 +54,30 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
 
 
 def missing_rows_message(tokenizer: Tokenizer, num_rows: int, path: str) -> str:
-  """Returns a message that lists the pieces without a row in the word table.
+  """Returns a message that lists the pieces without a vector in the word table.
 
   Args:
     tokenizer: the model's tokenizer.
-    num_rows: the number of rows of the model's word table.
+    num_rows: the number of rows of the model's word table: a vector for each
+      id.
     path: the path of the model, for the message.
 
   Returns:
-    The message; "" means that every piece has a row.
+    The message; "" means that every piece has a vector.
   """
   id_by_piece = tokenizer.get_vocab(with_added_tokens=True)
-  pieces_without_row = {
-    i: piece for piece, i in id_by_piece.items() if i >= num_rows
+  pieces_without_vector = {
+    piece_id: piece
+    for piece, piece_id in id_by_piece.items()
+    if piece_id >= num_rows
   }
-  if not pieces_without_row:
+  if not pieces_without_vector:
     return ""
   names = added_tokens.short_list(
-    [pieces_without_row[i] for i in sorted(pieces_without_row)]
+    [
+      pieces_without_vector[piece_id]
+      for piece_id in sorted(pieces_without_vector)
+    ]
   )
   return (
     f"{path}: the tokenizer has {max(id_by_piece.values()) + 1} pieces, but the"
@@ -91,7 +97,7 @@ def read_missing_rows_message(
 
   Args:
     files: file name -> content.
-    num_rows: the number of rows of the model's word table.
+    num_rows: see `missing_rows_message`.
     path: the path of the model, for the message.
   """
   try:

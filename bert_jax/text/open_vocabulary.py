@@ -174,7 +174,7 @@ _VOCABULARY_ADVICE = "without vocabulary=, one is trained on the text"
 
 
 def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
-  """Returns a warning if over 1% of the pieces occur in no cleaned text.
+  """Returns a warning if over 1% of the pieces can occur in no cleaned text.
 
   Args:
     vocabulary: the tokenizer.
@@ -309,7 +309,11 @@ def _without_foreign_settings(
     return files
   if _suffix(name) in map(_suffix, digests):
     return files
-  return {n: content for n, content in files.items() if n != settings_name}
+  return {
+    file_name: content
+    for file_name, content in files.items()
+    if file_name != settings_name
+  }
 
 
 def _suffix(name: str) -> str:
@@ -344,14 +348,19 @@ def _build_with_options(
     inspect.signature(build).parameters.keys() & _OPTION_TYPES.keys()
   )
   asked_cleaning = _cleaning_from(options)
-  options = {k: v for k, v in options.items() if k not in _CLEANING_OPTIONS}
-  default_accents = None
+  options = {
+    option_name: option
+    for option_name, option in options.items()
+    if option_name not in _CLEANING_OPTIONS
+  }
+  default_keep_accents = None
   for name in options:
     if name not in allowed_options:
       raise UserError(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
         f" {sorted(allowed_options) or 'no options'}."
       )
+  # How the vocabulary's training text was cleaned, as far as the files say it.
   learnt_cleaning = _cleaning_from(settings)
   if (
     learnt_cleaning.keep_accents is None
@@ -361,20 +370,20 @@ def _build_with_options(
       learnt_cleaning = learnt_cleaning.with_defaults()
     elif "lower_case" in allowed_options and asked_cleaning.lower_case is None:
       # For accents, take the default of transformers' AlbertTokenizer.
-      default_accents = None if learnt_cleaning.lower_case else False
+      default_keep_accents = None if learnt_cleaning.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.build:
     # The rules in a `.model` override the file of settings.
     fixed_cleaning = unigram.cleaning_in_rules(*build.args, **build.keywords)
     if fixed_cleaning.lower_case is not None:
-      learnt_cleaning, default_accents = fixed_cleaning, None
+      learnt_cleaning, default_keep_accents = fixed_cleaning, None
       if fixed_cleaning.keep_accents is None:
         learnt_cleaning = fixed_cleaning._replace(
           keep_accents=_cleaning_from(settings).keep_accents
         )
   _check_rules(settings, options, path)
   arguments = {
-    k: settings[k]
-    for k in settings.keys() & allowed_options - {*_CLEANING_OPTIONS}
+    option_name: settings[option_name]
+    for option_name in settings.keys() & allowed_options - {*_CLEANING_OPTIONS}
   }
   if "lower_case" in allowed_options:
     cleaning.check_same_cleaning(learnt_cleaning, asked_cleaning, path)
@@ -383,7 +392,9 @@ def _build_with_options(
       *(asked if learnt is None else learnt for learnt, asked in pairs)
     )
     if merged_cleaning.keep_accents is None:
-      merged_cleaning = merged_cleaning._replace(keep_accents=default_accents)
+      merged_cleaning = merged_cleaning._replace(
+        keep_accents=default_keep_accents
+      )
     return build(
       **arguments
       | _as_builder_options(merged_cleaning, allowed_options)
@@ -481,10 +492,12 @@ def _choose_builder(
     if set(words.SPECIAL_WORDS) <= set(pieces):
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
-  decoded = file_contents.decode_file(files, folder, name)
-  if name not in _PIECE_ID_FILES and _MODEL_KEY_PATTERN.search(decoded):
-    return functools.partial(from_json, decoded, source=path)
-  vocab = bpe.check_ids(file_contents.parse_file(files, folder, name), path)
+  text = file_contents.decode_file(files, folder, name)
+  if name not in _PIECE_ID_FILES and _MODEL_KEY_PATTERN.search(text):
+    return functools.partial(from_json, text, source=path)
+  id_by_piece = bpe.check_ids(
+    file_contents.parse_file(files, folder, name), path
+  )
   merges_name = next((n for n in _MERGES_FILES if n in files), None)
   if merges_name is None:
     raise UserError(
@@ -495,9 +508,11 @@ def _choose_builder(
     file_contents.decode_file(files, folder, merges_name),
     file_contents.path_of(folder, merges_name),
   )
-  marks_word_ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
+  marks_word_ends = any(
+    piece.endswith(bpe.END_OF_WORD) for piece in id_by_piece
+  )
   build = bpe.build_gpt1 if marks_word_ends else bpe.build_bytelevel
-  return functools.partial(build, vocab, merges, source=path)
+  return functools.partial(build, id_by_piece, merges, source=path)
 
 
 def parse_pieces(content: bytes, source: str) -> list[str]:
@@ -542,7 +557,7 @@ def read_vocab(path: PathLike) -> list[str]:
 
 
 def read_pieces(folder: PathLike) -> list[str]:
-  """Reads the pieces of the vocabulary of a prepared folder, of any kind.
+  """Reads the pieces of a prepared folder, for any kind of vocabulary.
 
   Raises:
     UserError: the file is missing or damaged.
@@ -630,7 +645,8 @@ def to_files(
     other_words = "".join(f"{word}\n" for word in vocabulary.other_words)
     contents_by_name[OTHER_WORDS_FILE] = other_words.encode("utf-8")
   settings = {
-    _SETTINGS_KEYS.get(k, k): v for k, v in vocabulary.options.items()
+    _SETTINGS_KEYS.get(option_name, option_name): option
+    for option_name, option in vocabulary.options.items()
   }
   settings |= _unusual_settings(vocabulary)
   if tokenizer_class := _transformers_class(vocabulary):
@@ -685,19 +701,21 @@ def check_digests(
     UserError: the content of a file has changed.
   """
   entries = file_contents.parse_file(files, folder, settings_name)
-  # Skip the check only if both keys are missing. If only one is missing, the
-  # file may be damaged.
+  # A different program writes neither key. If only one key is missing, the file
+  # may be damaged.
   if DIGESTS_KEY not in entries and "checksum" not in entries:
     return
   changed_files = [settings_name]
   if has_valid_checksum(entries) and isinstance(entries.get(DIGESTS_KEY), dict):
     digests = entries[DIGESTS_KEY]
+    # The user may have renamed the vocabulary's file.
     if name not in digests and len(digests) == 1:
       digests = {name: next(iter(digests.values()))}
     changed_files = [
-      n
-      for n in digests
-      if n in files and content_digest(files[n]) != digests[n]
+      file_name
+      for file_name in digests
+      if file_name in files
+      and content_digest(files[file_name]) != digests[file_name]
     ]
   if changed_files:
     path = file_contents.path_of(folder, changed_files[0])

@@ -25,7 +25,7 @@ def add_from_file(
   """Adds the tokens of a file after the last piece of a vocabulary.
 
   A token is left out if an earlier line of the file has it, or if adding it
-  would change nothing (`_is_one_piece`).
+  would change nothing (see `_would_change_nothing`).
 
   Args:
     vocabulary: any vocabulary except WordPiece with --rules=original, which
@@ -52,7 +52,7 @@ def add_from_file(
     matched_text = _matched_text(vocabulary, token, location)
     if matched_text in token_by_text:
       repeated_names.append(token.content)
-    elif _is_one_piece(vocabulary, token):
+    elif _would_change_nothing(vocabulary, token):
       existing_names.append(token.content)
     else:
       _check_is_word(vocabulary, token, location)
@@ -66,16 +66,18 @@ def add_from_file(
   )
   new_pieces = list(extended.pieces[vocabulary.vocab_size :])
   new_contents = set(new_pieces)
-  pieces_now_uncut = [
-    t.content for t in token_by_text.values() if t.content not in new_contents
+  old_pieces_now_whole = [
+    added_token.content
+    for added_token in token_by_text.values()
+    if added_token.content not in new_contents
   ]
   names = f": {added_tokens.short_list(new_pieces)}" if new_pieces else ""
   phrases = [
     f"{path}: {len(new_pieces)} new pieces after the"
     f" {vocabulary.vocab_size:,} pieces of the vocabulary{names}"
   ]
-  if pieces_now_uncut:
-    names = added_tokens.short_list(pieces_now_uncut)
+  if old_pieces_now_whole:
+    names = added_tokens.short_list(old_pieces_now_whole)
     phrases.append(f"already pieces, now found whole in any text: {names}")
   if existing_names:
     names = added_tokens.short_list(existing_names)
@@ -89,19 +91,20 @@ def add_from_file(
 
 
 def _read_tokens(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
-  """Yields ("FILE:LINE", token) of each line; the token of "" is None."""
+  """Yields ("FILE:LINE", token) of each line; an empty line has token None."""
   try:
     content = epath.Path(path).read_bytes()
   except OSError as e:
     raise UserError(f"--add-tokens={path}: {e.strerror}.") from e
   text = decode_utf8(content, path).removeprefix("\ufeff")
   lines = text.split("\n")
-  for number, line in enumerate(lines, 1):
+  for line_number, line in enumerate(lines, 1):
     line = line.strip()
-    location = f"{path}:{number}"
+    location = f"{path}:{line_number}"
     if line:
       yield location, _parse_line(line, location)
-    elif number < len(lines):  # The text after the last line end is no line.
+    elif line_number < len(lines):
+      # The text after the last line end is no line, so it is left out.
       yield location, None
 
 
@@ -152,7 +155,7 @@ def _matched_text(
   return text
 
 
-def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
+def _would_change_nothing(vocabulary: Vocabulary, token: AddedToken) -> bool:
   """Returns True if adding the token would change nothing.
 
   This is so for a special token of the family, and for a token with default
@@ -179,12 +182,12 @@ def _check_is_word(
   """Raises UserError if pieces are whole words, but the token is no word."""
   if vocabulary.algorithm != "words":
     return
-  parts = vocabulary.plain_text_tokenizer.pre_tokenizer.pre_tokenize_str(
+  token_words = vocabulary.plain_text_tokenizer.pre_tokenizer.pre_tokenize_str(
     token.content
   )
-  if len(parts) != 1:
+  if len(token_words) != 1:
     raise UserError(
-      f"{location}: {token.content!r} is {len(parts)} words by the rules"
+      f"{location}: {token.content!r} is {len(token_words)} words by the rules"
       f" {vocabulary.options['rules']!r}; only single words can be added to a"
       " vocabulary of words. With --rules=spaces, a word is any text without"
       " white space."

@@ -33,6 +33,7 @@ _FAMILY_TOKENS = (
   bpe.GPT1_TOKENS,
 )
 
+# Matches a normalizer's compiled rules, which are bytes in base64.
 _CHARSMAP_PATTERN = re.compile(
   r'"precompiled_charsmap"\s*:\s*("[^"]*"|[^\s,}]*)'
 )
@@ -146,18 +147,18 @@ def open_tokenizer(text: str, source: str) -> Tokenizer:
 
 def _read_algorithm(tokenizer: Tokenizer, source: str) -> str:
   """Returns the `Vocabulary.algorithm` of a tokenizer."""
-  name = type(tokenizer.model).__name__
+  model_class = type(tokenizer.model).__name__
   algorithms = {
     "WordPiece": "wordpiece",
     "Unigram": "unigram",
     "BPE": "bytelevel",
   }
-  if name not in algorithms:
+  if model_class not in algorithms:
     raise UserError(
-      f"{source}: its model {name} is not one of {sorted(algorithms)}."
+      f"{source}: its model {model_class} is not one of {sorted(algorithms)}."
     )
-  has_end_suffix = name == "BPE" and tokenizer.model.end_of_word_suffix
-  return "gpt1" if has_end_suffix else algorithms[name]
+  has_end_suffix = model_class == "BPE" and tokenizer.model.end_of_word_suffix
+  return "gpt1" if has_end_suffix else algorithms[model_class]
 
 
 def _read_rules(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -177,7 +178,10 @@ def _model_without_special(text: str, tokens: Iterable[str]) -> models.Model:
   model_fields = parse_json(text)["model"]
   # Name the special tokens with a space at the end. No word of a text has a
   # space in it, so these pieces are never matched.
-  vocab = [(p + " " if p in tokens else p, s) for p, s in model_fields["vocab"]]
+  vocab = [
+    (piece + " " if piece in tokens else piece, score)
+    for piece, score in model_fields["vocab"]
+  ]
   byte_fallback = model_fields.get("byte_fallback", False)
   return models.Unigram(vocab, model_fields["unk_id"], byte_fallback)
 
@@ -214,18 +218,20 @@ def _chunk_fields(rules: dict[str, Any]) -> dict[str, Any]:
 
 def _lowers_case(normalizer: dict[str, Any] | None) -> bool:
   """Returns True if the normalizer changes text to lower case."""
-  text = json.dumps(normalizer or {})
-  return bool(re.search(r'"lowercase": true|"type": "Lowercase"', text))
+  normalizer_json = json.dumps(normalizer or {})
+  return bool(
+    re.search(r'"lowercase": true|"type": "Lowercase"', normalizer_json)
+  )
 
 
 def _strips_accents(normalizer: dict[str, Any] | None) -> bool:
   """Returns True if the normalizer strips accents."""
   steps = (normalizer or {}).get("normalizers") or [normalizer or {}]
   for step in steps:
-    strips = step.get("strip_accents")
-    if strips is None and step.get("type") == "BertNormalizer":
-      strips = step.get("lowercase", True)
-    if strips or step.get("type") == "StripAccents":
+    strips_accents = step.get("strip_accents")
+    if strips_accents is None and step.get("type") == "BertNormalizer":
+      strips_accents = step.get("lowercase", True)
+    if strips_accents or step.get("type") == "StripAccents":
       return True
   return False
 

@@ -3,7 +3,7 @@
 `corpus/train_vocab.py` opens the texts and writes the files.
 
 The `tokenizers` library learns WordPiece and byte-level BPE. Its trainers give
-different pieces in every run: they number characters in the order of a randomly
+different pieces each time: they number characters in the order of a randomly
 seeded hash table, and these numbers decide between merges with equal counts. So
 this file counts the words first, and gives the trainer the alphabet in a fixed
 order. The pieces then depend only on the text, and not on the number of
@@ -61,8 +61,8 @@ MAX_LINES = 10_000_000
 # SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
 # to this many characters, which have at most 4 bytes each.
 MAX_LINE_CHARS = 1_000
-# With several threads, SentencePiece would round its sums differently in every
-# run.
+# With several threads, SentencePiece would round its sums differently each
+# time.
 NUM_THREADS = 1
 # Texts with more characters than this are cut, and the texts for a trainer have
 # about this many characters.
@@ -76,7 +76,7 @@ def train(
   text_cleaning: Cleaning,
   rules: str = words.RULES[0],
 ) -> Vocabulary | None:
-  """Learns a vocabulary; every run with equal arguments gives equal pieces.
+  """Learns a vocabulary; every call with equal arguments gives equal pieces.
 
   Args:
     algorithm: one of `ALGORITHMS`: "wordpiece" (BERT), "bytelevel" (RoBERTa),
@@ -134,12 +134,12 @@ def _repeat_words(
   batch: list[str] = []
   num_chars = 0
   for word in words:
-    remaining = counts[word]
-    while remaining:
-      repeats = min(remaining, max(1, _BATCH_CHARS // (len(word) + 1)))
-      batch.append((word + " ") * repeats)
-      num_chars += repeats * (len(word) + 1)
-      remaining -= repeats
+    num_remaining = counts[word]
+    while num_remaining:
+      num_repeats = min(num_remaining, max(1, _BATCH_CHARS // (len(word) + 1)))
+      batch.append((word + " ") * num_repeats)
+      num_chars += num_repeats * (len(word) + 1)
+      num_remaining -= num_repeats
       if num_chars >= _BATCH_CHARS:
         yield "".join(batch)
         batch, num_chars = [], 0
@@ -159,12 +159,12 @@ def count_wordpiece_words(
   strip_accents = not text_cleaning.keep_accents
   lower_case = bool(text_cleaning.lower_case)
   normalize = wordpiece.make_normalizer(lower_case, strip_accents).normalize_str
-  chunks: Counter[str] = Counter()
+  count_by_chunk: Counter[str] = Counter()
   for text in texts:
     for block in _cut_at_line_ends(text):
-      chunks.update(normalize(block).split())
+      count_by_chunk.update(normalize(block).split())
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-  return words.count_after_split(chunks, split)
+  return words.count_after_split(count_by_chunk, split)
 
 
 def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
@@ -202,8 +202,8 @@ def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
   tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
   tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
   tokenizer.train_from_iterator(_repeat_words(short_words, counts), trainer)
-  vocab = tokenizer.get_vocab()
-  return sorted(vocab, key=vocab.__getitem__)
+  id_by_piece = tokenizer.get_vocab()
+  return sorted(id_by_piece, key=id_by_piece.__getitem__)
 
 
 def _size_name() -> str:
@@ -245,11 +245,11 @@ def _choose_alphabet(
     size: the number of pieces of the vocabulary.
   """
   inner_characters = {character for word in counts for character in word[1:]}
-  num_needed = COVERAGE * sum(count_by_character.values())
+  min_occurrences = COVERAGE * sum(count_by_character.values())
   num_occurrences = num_pieces = num_chosen = 0
   for character in ranked_characters:
     num_pieces += 1 + (character in inner_characters)
-    if num_occurrences >= num_needed or num_pieces > size * 3 // 4:
+    if num_occurrences >= min_occurrences or num_pieces > size * 3 // 4:
       break
     num_occurrences += count_by_character[character]
     num_chosen += 1
@@ -264,16 +264,16 @@ def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
   Args:
     texts: the texts, which are read once.
   """
-  chunks: Counter[str] = Counter()
+  count_by_chunk: Counter[str] = Counter()
   for text in texts:
     for block in _cut_at_line_ends(text):
       if block.isprintable() and "  " not in block and block.strip() == block:
-        chunks.update(bpe.SPACE_WORD_PATTERN.findall(block))
+        count_by_chunk.update(bpe.SPACE_WORD_PATTERN.findall(block))
       else:
-        chunks[block] += 1
+        count_by_chunk[block] += 1
   split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
   return words.count_after_split(
-    chunks, lambda chunk: split(replace_surrogates(chunk))
+    count_by_chunk, lambda chunk: split(replace_surrogates(chunk))
   )
 
 
@@ -310,7 +310,9 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   pieces = [*FIRST_PIECES, *learnt_pieces, *LAST_PIECES]
   content = files.parse_json_object(tokenizer.to_str(), "tokenizer")
   merges = [tuple(pair) for pair in content["model"]["merges"]]
-  return bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, merges)
+  return bpe.build_bytelevel(
+    {piece: piece_id for piece_id, piece in enumerate(pieces)}, merges
+  )
 
 
 def train_unigram(
@@ -340,12 +342,12 @@ def train_unigram(
     ) from e
   from sentencepiece import sentencepiece_model_pb2
 
-  model = io.BytesIO()
+  model_buffer = io.BytesIO()
   has_text = False
   errors: list[BaseException] = []
 
   def lines() -> Iterator[str]:
-    """Yields lines; stores an error of `texts`, which the library hides."""
+    """Yields lines; stores errors of `texts`, as the library hides them."""
     nonlocal has_text
     try:
       for text in texts:
@@ -363,7 +365,7 @@ def train_unigram(
   try:
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=lines(),
-      model_writer=model,
+      model_writer=model_buffer,
       model_type="unigram",
       vocab_size=size,
       hard_vocab_limit=False,  # A small text gives fewer pieces.
@@ -391,9 +393,9 @@ def train_unigram(
   finally:
     folder.cleanup()
   proto_class: Any = vars(sentencepiece_model_pb2)["ModelProto"]
-  proto = proto_class.FromString(model.getvalue())
+  proto = proto_class.FromString(model_buffer.getvalue())
   proto.normalizer_spec.name = cleaning.RULE_NAMES[text_cleaning]
-  # Remove the name of the temporary file, which differs in every run.
+  # Remove the name of the temporary file, because this name differs each time.
   proto.normalizer_spec.ClearField("normalization_rule_tsv")
   return unigram.build(proto.SerializeToString(), "the new model")
 
@@ -401,10 +403,12 @@ def train_unigram(
 def _write_rules(folder: str, text_cleaning: Cleaning) -> str:
   """Writes normalization rules in SentencePiece's format; returns the path."""
   path = pathlib.Path(folder, "rules.tsv")
-  with path.open("w", encoding="ascii") as f:
+  with path.open("w", encoding="ascii") as file:
     for pair in cleaning.normalization_rules(text_cleaning).items():
-      hex_texts = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
-      f.write("\t".join(hex_texts) + "\n")
+      hex_texts = (
+        " ".join(f"{ord(character):X}" for character in text) for text in pair
+      )
+      file.write("\t".join(hex_texts) + "\n")
   return str(path)
 
 
@@ -434,10 +438,12 @@ def train_words(
   counts = words.count_words(texts, rules)
   if not counts:
     return None
-  frequent_words = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
+  frequent_words = {
+    word: count for word, count in counts.items() if count >= MIN_FREQUENCY
+  }
   # A word that is spelled like a special token gets no second piece.
-  for name in words.SPECIAL_WORDS:
-    frequent_words.pop(name, None)
+  for special_word in words.SPECIAL_WORDS:
+    frequent_words.pop(special_word, None)
   pieces = words.sort_by_count(frequent_words)[
     : size - len(words.SPECIAL_WORDS)
   ]

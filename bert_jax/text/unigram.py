@@ -15,7 +15,8 @@ Two rules follow SentencePiece and the original program, not transformers:
   sometimes does not compose them, because it looks at one character or a short
   cluster of characters at a time.
 * User-defined pieces are ordinary pieces. transformers 5.24 makes them added
-  tokens and begins a word after each of them (`il-6`: docs/tokenizers.md).
+  tokens and begins a word after each of them; docs/tokenizers.md shows this by
+  the example `il-6`.
 
 The file is a protocol buffer. The numbers and the defaults of its fields are
 from github.com/google/sentencepiece src/sentencepiece_model.proto. This module
@@ -114,7 +115,9 @@ def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   return word_starts == "albert" and (
     piece.startswith("<")
     or (len(piece) == 1 and piece in ALBERT_SIGNS)
-    or not all(c.lower() in ENGLISH_LETTERS + ALBERT_SIGNS for c in piece)
+    or not all(
+      character.lower() in ENGLISH_LETTERS + ALBERT_SIGNS for character in piece
+    )
   )
 
 
@@ -136,8 +139,9 @@ def make_normalizer(
     normalizers.Replace("''", '"'),
   ]
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-  # The library may apply the rule of a cluster's first character to the whole
-  # cluster. So the steps before `rules` clean as much as possible.
+  # A cluster is a letter with its marks. The library may apply the rule of a
+  # cluster's first character to the whole cluster. So the steps before `rules`
+  # clean as much as possible.
   if model.rules_name in PACKAGE_RULES:
     keeps_accents = cleaning.keep_accents
     steps.append(normalizers.NFKC() if keeps_accents else normalizers.NFKD())
@@ -149,6 +153,8 @@ def make_normalizer(
   if not cleaning.keep_accents:
     steps += [normalizers.NFKD(), normalizers.StripAccents()]
   elif rules:
+    # SentencePiece neither sorts marks nor composes over a mark. The separator
+    # keeps NFC from doing so; the last step removes it.
     misordered_marks = Regex(misordered_marks_pattern())
     steps += [
       normalizers.Replace(misordered_marks, _SEPARATOR),
@@ -208,11 +214,11 @@ def cleaning_in_rules(model: bytes, source: str) -> Cleaning:
   Raises:
     UserError: the file is damaged, or holds no unigram model.
   """
-  name = parse_model(model, source).rules_name
+  rules_name = parse_model(model, source).rules_name
   default_cleaning = (
-    Cleaning(True, None) if name in FOLDING_RULES else Cleaning()
+    Cleaning(True, None) if rules_name in FOLDING_RULES else Cleaning()
   )
-  return PACKAGE_RULES.get(name, default_cleaning)
+  return PACKAGE_RULES.get(rules_name, default_cleaning)
 
 
 def build(
@@ -316,15 +322,15 @@ def parse_model(content: bytes, source: str) -> ModelFile:
   charsmap, rules_name = b"", ""
   model_type: int | bytes = _UNIGRAM
   try:
-    for number, message in _read_fields(content):
-      if number not in (_PIECES, _TRAINER, _NORMALIZER):
+    for field_number, message in _read_fields(content):
+      if field_number not in (_PIECES, _TRAINER, _NORMALIZER):
         continue
       fields = dict(_read_fields(_as_bytes(message)))
-      if number == _PIECES:
+      if field_number == _PIECES:
         pieces.append(_as_bytes(fields[_PIECE]).decode("utf-8"))
-        score = _as_bytes(fields.get(_SCORE, bytes(4)))
-        scores.append(struct.unpack("<f", score)[0])
-      elif number == _TRAINER:
+        score_bytes = _as_bytes(fields.get(_SCORE, bytes(4)))
+        scores.append(struct.unpack("<f", score_bytes)[0])
+      elif field_number == _TRAINER:
         model_type = fields.get(_MODEL_TYPE, _UNIGRAM)
       else:
         charsmap = _as_bytes(fields.get(_CHARSMAP, b""))
@@ -375,10 +381,10 @@ def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
   position = 0
   while position < len(message):
     key, position = _read_varint(message, position)
-    number, wire_type = key >> 3, key & 7
+    field_number, wire_type = key >> 3, key & 7
     if wire_type == _VARINT:
       content, position = _read_varint(message, position)
-      yield number, content
+      yield field_number, content
       continue
     if wire_type not in (_EIGHT_BYTES, _COUNTED_BYTES, _FOUR_BYTES):
       raise ValueError(f"no field can begin before byte {position}")
@@ -387,7 +393,7 @@ def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
       size, position = _read_varint(message, position)
     if position + size > len(message):
       raise ValueError(f"cut off at byte {len(message)}")
-    yield number, message[position : position + size]
+    yield field_number, message[position : position + size]
     position += size
 
 

@@ -190,10 +190,10 @@ class Vocabulary:
   @property
   def keep_accents(self) -> bool:
     """True if accents stay; by default they stay if capitals stay."""
-    keep = self.options.get("keep_accents")
-    if keep is None and self.options.get("strip_accents") is not None:
-      keep = not self.options["strip_accents"]
-    return not self.lower_case if keep is None else keep
+    keeps_accents = self.options.get("keep_accents")
+    if keeps_accents is None and self.options.get("strip_accents") is not None:
+      keeps_accents = not self.options["strip_accents"]
+    return not self.lower_case if keeps_accents is None else keeps_accents
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids of each text, for corpora.
@@ -236,7 +236,9 @@ class Vocabulary:
     )
     encoded_chunks = self._encode_chunks(new_chunks)
     uncached_chunks = {
-      c: encoded_chunks.pop(c) for c in new_chunks if len(c) > _MAX_CACHED_CHARS
+      chunk: encoded_chunks.pop(chunk)
+      for chunk in new_chunks
+      if len(chunk) > _MAX_CACHED_CHARS
     }
     cache.update(encoded_chunks)
     return [
@@ -317,9 +319,9 @@ class Vocabulary:
       self.plain_text_tokenizer,
       copy_without_added_tokens(self.plain_text_tokenizer),
     )
-    regex = self.plain_text_tokenizer.pre_tokenizer.use_regex
+    uses_regex = self.plain_text_tokenizer.pre_tokenizer.use_regex
     plain_text_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-      True, use_regex=regex
+      True, use_regex=uses_regex
     )
     return dataclasses.replace(
       self,
@@ -353,8 +355,8 @@ class Vocabulary:
 
     Args:
       texts: raw texts.
-      special: True if special tokens that a text spells out are read as
-        special tokens.
+      special: True if a special token that is spelled out in a text, such as
+        `[MASK]`, is read as the special token; False if it is read as text.
     """
     cleaned_texts = [self._clean(text, special) for text in texts]
     encodings = (
@@ -386,7 +388,7 @@ class Vocabulary:
 
     Args:
       text: the raw text.
-      special: True if special tokens in the text are left as they are.
+      special: True if special tokens in the text are not cleaned.
 
     Returns:
       The text that the library sees and, for each of its characters, the index
@@ -401,15 +403,15 @@ class Vocabulary:
     token_pattern = "|".join(map(re.escape, self._special_contents))
     cleaned: list[str] = []
     origins: list[int] = []
-    begin = 0
+    part_start = 0
     for part in re.split(f"({token_pattern})", text):
       if part in self._special_contents:
         cleaned_part, indices = part, list(range(len(part)))
       else:
         cleaned_part, indices = self.clean(part)
       cleaned.append(f"{cleaned_part} ")
-      origins += [*(i + begin if i >= 0 else -1 for i in indices), -1]
-      begin += len(part)
+      origins += [*(i + part_start if i >= 0 else -1 for i in indices), -1]
+      part_start += len(part)
     return "".join(cleaned), origins
 
   @functools.cached_property
@@ -427,8 +429,8 @@ class Vocabulary:
     ids = np.asarray(ids, np.int64)
     is_start = self.at_word_boundary[ids]
     if self.marks_word_ends:
-      # `is_start` still marks word ends: a word starts after an end. An added
-      # token begins a word even if the piece before it does not end a word.
+      # So far `is_start` says which tokens end a word; the token after such a
+      # token starts a word. An added token always starts a word.
       is_start = np.roll(is_start, 1, axis=-1) | self.is_added_token[ids]
     elif self.added_tokens:
       is_start |= np.roll(self.is_added_token[ids], 1, axis=-1)
@@ -459,18 +461,20 @@ class Vocabulary:
     return [token_id for token, token_id in pairs if token.special]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of ids; of byte-level BPE, the exact encoded text."""
+    """Returns the text of ids; byte-level BPE gives back the encoded text."""
     decode = self.plain_text_tokenizer.decoder.decode
     if not self.added_tokens:
       return decode([self.pieces[i] for i in ids])
     if self.algorithm != "bytelevel":
       # Spell added tokens as the model spells pieces that are whole words.
-      spelling = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.algorithm, "{}")
+      piece_format = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(
+        self.algorithm, "{}"
+      )
       pieces: list[str] = []
       for i in ids:
         piece = self.pieces[i]
         if self.is_added_token[i] and pieces[-1:] != ["▁"]:
-          piece = spelling.format(piece)
+          piece = piece_format.format(piece)
         pieces.append(piece)
       return decode(pieces)
     texts = []
@@ -503,10 +507,10 @@ class Vocabulary:
 
 def copy_without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
   """Returns a copy with the rules and the model, but without added tokens."""
-  copy = Tokenizer(tokenizer.model)
+  new_tokenizer = Tokenizer(tokenizer.model)
   for step in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-    setattr(copy, step, getattr(tokenizer, step))
-  return copy
+    setattr(new_tokenizer, step, getattr(tokenizer, step))
+  return new_tokenizer
 
 
 def copy_added_tokens(source: Tokenizer, target: Tokenizer) -> Tokenizer:
@@ -519,9 +523,11 @@ def copy_added_tokens(source: Tokenizer, target: Tokenizer) -> Tokenizer:
 
 def copy_that_reads(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
   """Returns a copy that reads only `tokens` as special tokens."""
-  copy = copy_without_added_tokens(tokenizer)
-  copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
-  return copy
+  new_tokenizer = copy_without_added_tokens(tokenizer)
+  new_tokenizer.add_special_tokens(
+    [AddedToken(token, normalized=False) for token in tokens]
+  )
+  return new_tokenizer
 
 
 def joining_cleaner(tokenizer: Tokenizer) -> Callable[[str], str] | None:
@@ -666,7 +672,7 @@ def _is_attached(character: str) -> bool:
 
 
 def is_simple_chunk(chunk: str) -> bool:
-  """Returns True for printable ASCII with no space after character 0."""
+  """Returns True for printable ASCII with a space at most at its beginning."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 
@@ -677,7 +683,9 @@ def _join_ids(
   try:
     return b"".join(map(cache.__getitem__, chunks))
   except KeyError:
-    return b"".join(uncached[c] if c in uncached else cache[c] for c in chunks)
+    return b"".join(
+      uncached[chunk] if chunk in uncached else cache[chunk] for chunk in chunks
+    )
 
 
 def replace_surrogates(text: str) -> str:
@@ -687,7 +695,10 @@ def replace_surrogates(text: str) -> str:
   try:
     text.encode("utf-8")
   except UnicodeEncodeError:
-    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+    return "".join(
+      "\ufffd" if "\ud800" <= character <= "\udfff" else character
+      for character in text
+    )
   return text
 
 

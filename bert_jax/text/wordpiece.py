@@ -96,7 +96,8 @@ def build(
 
   Raises:
     UserError: a special token is missing, `rules` is unknown, or `rules` is
-      "original" and one of the last two arguments differs from its default.
+      "original" and `strip_accents` or `tokenize_chinese_chars` differs from
+      its default.
   """
   if rules not in RULES:
     raise UserError(f"{source}: rules {rules!r} is not one of {list(RULES)}.")
@@ -160,9 +161,9 @@ def check_uncased(vocabulary: Vocabulary, source: str) -> None:
       capitals. No text in lower case could have these pieces.
   """
   ordinary_pieces = [
-    p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)
+    piece for piece in vocabulary.pieces if not re.fullmatch(r"\[.*\]", piece)
   ]
-  cased_pieces = [p for p in ordinary_pieces if p != p.lower()]
+  cased_pieces = [piece for piece in ordinary_pieces if piece != piece.lower()]
   if vocabulary.lower_case and len(cased_pieces) > 0.01 * len(ordinary_pieces):
     flag_text = by_caller("pass --no-lower-case (lower_case=False), or ", "")
     raise UserError(
@@ -179,7 +180,7 @@ def clean_by_original_rules(
   """Cleans a raw text, and splits it into words and punctuation.
 
   This function does what BasicTokenizer in google-research/bert tokenization.py
-  does, and also returns the raw character of each character. Like
+  does, and also returns from which raw character each character comes. Like
   BasicTokenizer, it uses the Unicode data of the running Python.
 
   Args:
@@ -233,16 +234,16 @@ def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
   # Lower-casing the whole word gives as many characters as lower-casing each
   # character alone. Only the lower case of a sigma depends on the letters
   # around the sigma, and it is always one character.
-  indices = [i for character, i in word for _ in character.lower()]
+  indices = [index for character, index in word for _ in character.lower()]
   indices = [
-    i
-    for character, i in zip(lowered, indices, strict=True)
+    index
+    for character, index in zip(lowered, indices, strict=True)
     for _ in unicodedata.normalize("NFD", character)
   ]
   decomposed = unicodedata.normalize("NFD", lowered)
   return [
-    (character, i)
-    for character, i in zip(decomposed, indices, strict=True)
+    (character, index)
+    for character, index in zip(decomposed, indices, strict=True)
     if unicodedata.category(character) != "Mn"
   ]
 

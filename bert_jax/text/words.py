@@ -23,7 +23,7 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary, copy_that_reads
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
 BEGIN_ID, END_ID, UNKNOWN_ID = range(3)
 # How text is split into words.
-# "words": a word is a run of letters and digits. Inside the run there may be
+# "words": a word consists of letters and digits. Between them there may be
 # zero-width joiners and the accent signs of Armenian. Between two letters or
 # digits there may be one mark: ' ’ . , - or · (Catalan) or ׳ ״ (Hebrew). Each
 # remaining character that is no white space is a word by itself.
@@ -42,11 +42,13 @@ def _make_splitter(rules: str) -> pre_tokenizers.PreTokenizer:
     raise UserError(
       f"rules {rules!r} is not one of {list(RULES)}, the rules for words."
     )
-  spaces = pre_tokenizers.WhitespaceSplit()
+  space_splitter = pre_tokenizers.WhitespaceSplit()
   if rules == "spaces":
-    return spaces
-  split = pre_tokenizers.Split(Regex(_WORD_PATTERN), "removed", invert=True)
-  return pre_tokenizers.Sequence([spaces, split])
+    return space_splitter
+  word_splitter = pre_tokenizers.Split(
+    Regex(_WORD_PATTERN), "removed", invert=True
+  )
+  return pre_tokenizers.Sequence([space_splitter, word_splitter])
 
 
 def build(
@@ -75,7 +77,10 @@ def build(
   # a literal `<S>` in a text is never read as the special word.
   unmatched_names = [f" {piece}" for piece in SPECIAL_WORDS]
   id_by_word = {
-    w: i for i, w in enumerate([*unmatched_names, *pieces[3:], *other_words])
+    word: word_id
+    for word_id, word in enumerate(
+      [*unmatched_names, *pieces[3:], *other_words]
+    )
   }
   tokenizer = Tokenizer(
     models.WordLevel(id_by_word, unk_token=unmatched_names[UNKNOWN_ID])
@@ -134,7 +139,7 @@ def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
 
 
 def sort_by_count(counts: dict[str, int]) -> list[str]:
-  """Returns the words by falling count, and by code point at equal counts."""
+  """Returns the words, the most frequent first; ties in code-point order."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 
