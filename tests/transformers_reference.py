@@ -243,7 +243,7 @@ def reference_gradients(
 def module_outputs(
   model: ModelClass, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
-  """Returns the outputs of `reference_outputs` for the module of bert_jax.
+  """Returns what `reference_outputs` returns, but of bert_jax's module.
 
   The key "gradients" has {path: gradient}; it is empty if `gradient` is False.
   """

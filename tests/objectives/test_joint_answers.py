@@ -53,7 +53,7 @@ def log_softmax(x):
 
 
 class NumpyHead:
-  """Computes the head for one row as the released program does, in float64."""
+  """Computes the head for one row, in float64, as ELECTRA's program does."""
 
   def __init__(self, params, hidden, mask):
     self._params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
@@ -80,7 +80,7 @@ class NumpyHead:
 
 
 def make_head(beam, length, seed=0):
-  """Returns a head, parameters, states, masks, and one `NumpyHead` a row."""
+  """Returns (head, parameters, states, masks, a `NumpyHead` for each row)."""
   module = question_head.JointAnswerHead(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
@@ -118,7 +118,9 @@ def test_the_loss_agrees_with_the_released_program():
     span = numpy_head.start.argmax(), numpy_head.end(start).argmax()
     is_right.append(span == (start, end))
   np.testing.assert_allclose(
-    logits.start_logits, [r.start for r in numpy_heads], rtol=1e-5
+    logits.start_logits,
+    [numpy_head_of_row.start for numpy_head_of_row in numpy_heads],
+    rtol=1e-5,
   )
   for weights in ([1.0, 1.0, 1.0], [1.0, 0.5, 0.0]):
     weights = np.array(weights, np.float32)
@@ -130,7 +132,11 @@ def test_the_loss_agrees_with_the_released_program():
     np.testing.assert_allclose(sums["task_accuracy"], weights @ is_right)
   # If the labels are the best spans, all predictions are right.
   best_spans = [
-    (r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in numpy_heads
+    (
+      numpy_head_of_row.start.argmax(),
+      numpy_head_of_row.end(numpy_head_of_row.start.argmax()).argmax(),
+    )
+    for numpy_head_of_row in numpy_heads
   ]
   best_spans = np.array(best_spans, np.int32)
   logits = logits_of(hidden, mask, best_spans[:, 0])
@@ -151,17 +157,28 @@ def test_a_beam_has_the_best_ends_of_the_best_starts(beam):
     beams.shape == (3, 1 + beam_size * beam_size, 4)
     and beams.dtype == np.float32
   )
-  for numpy_head, beam_rows in zip(numpy_heads, beams, strict=True):
+  for numpy_head, beam_entries in zip(numpy_heads, beams, strict=True):
     np.testing.assert_allclose(
-      beam_rows[0], [0, 0, numpy_head.null(), 0], rtol=1e-5
+      beam_entries[0], [0, 0, numpy_head.null(), 0], rtol=1e-5
     )
-    starts = log_softmax(numpy_head.start)
-    expected = []
-    for i in np.argsort(-starts, kind="stable")[:beam_size]:
-      ends = log_softmax(numpy_head.end(i))
-      for j in np.argsort(-ends, kind="stable")[:beam_size]:
-        expected.append([i, j, starts[i], ends[j]])
-    np.testing.assert_allclose(beam_rows[1:], expected, rtol=1e-4, atol=1e-5)
+    start_log_probabilities = log_softmax(numpy_head.start)
+    expected_entries = []
+    for start in np.argsort(-start_log_probabilities, kind="stable")[
+      :beam_size
+    ]:
+      end_log_probabilities = log_softmax(numpy_head.end(start))
+      for end in np.argsort(-end_log_probabilities, kind="stable")[:beam_size]:
+        expected_entries.append(
+          [
+            start,
+            end,
+            start_log_probabilities[start],
+            end_log_probabilities[end],
+          ]
+        )
+    np.testing.assert_allclose(
+      beam_entries[1:], expected_entries, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", tiny_families.FAMILY_NAMES)
@@ -184,16 +201,18 @@ def test_every_family_answers_from_the_context(name):
     segment_ids,
     is_real.astype("int32"),
   )
-  for beam_rows, states, mask in zip(beams, hidden, context > 0, strict=True):
+  for beam_entries, states, mask in zip(
+    beams, hidden, context > 0, strict=True
+  ):
     mask[0] = True
     numpy_head = NumpyHead(params["answers"], states, mask)
-    np.testing.assert_allclose(beam_rows[0, 2], numpy_head.null(), rtol=1e-4)
+    np.testing.assert_allclose(beam_entries[0, 2], numpy_head.null(), rtol=1e-4)
     best_start = numpy_head.start.argmax()
-    assert beam_rows[1, :2].tolist() == [
+    assert beam_entries[1, :2].tolist() == [
       best_start,
       numpy_head.end(best_start).argmax(),
     ]
-    assert all(mask[int(x)] for x in beam_rows[:, :2].ravel())
+    assert all(mask[int(x)] for x in beam_entries[:, :2].ravel())
   del batch["segment_ids"]
   with pytest.raises(ValueError, match="needs segment_ids, which are 1 in"):
     module.apply({"params": params}, batch)
@@ -249,21 +268,26 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(may_lack_answer):
   rng = np.random.default_rng(1)
   rules = predictions.SpanRules(n_best=7, max_length=3)
   independent_logits, beams = [], []
-  for size in np.diff(rows.starts):
-    logits = rng.normal(size=(size, 2))
-    i, j = np.argsort(-logits, 0)[:7].T
-    pairs = [[a, b, logits[a, 0], logits[b, 1]] for a in i for b in j]
+  for num_tokens in np.diff(rows.starts):
+    logits = rng.normal(size=(num_tokens, 2))
+    best_starts, best_ends = np.argsort(-logits, 0)[:7].T
+    spans = [
+      [start, end, logits[start, 0], logits[end, 1]]
+      for start in best_starts
+      for end in best_ends
+    ]
     # A span in the padding is no answer.
-    pairs.insert(3, [size, size, 90.0, 90.0])
+    spans.insert(3, [num_tokens, num_tokens, 90.0, 90.0])
     independent_logits.append(logits)
-    beams.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
+    # The first entry of a beam has the logit of no answer.
+    beams.append(np.array([[0, 0, rng.normal(), 0], *spans]))
   expected_answers = predictions.answer_questions(
     rows, independent_logits, examples, False, rules
   )
   answers = predictions.answer_questions(
     rows, beams, examples, may_lack_answer, rules
   )
-  for number, (answer, expected) in enumerate(
+  for example_index, (answer, expected) in enumerate(
     zip(answers, expected_answers, strict=True)
   ):
     assert (
@@ -273,10 +297,10 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(may_lack_answer):
     if not may_lack_answer:
       assert answer["text"] == answer["best"]
       continue
-    windows = np.flatnonzero(rows.example_indices == number)
-    least_null = min(beams[i][0, 2] for i in windows)
-    assert answer["null_odds"] == least_null
-    assert answer["text"] == ("" if least_null > 0 else answer["best"])
+    windows = np.flatnonzero(rows.example_indices == example_index)
+    least_null_logit = min(beams[i][0, 2] for i in windows)
+    assert answer["null_odds"] == least_null_logit
+    assert answer["text"] == ("" if least_null_logit > 0 else answer["best"])
   if may_lack_answer:
     strict_rules = rules._replace(threshold=-99.0)
     answers = predictions.answer_questions(
@@ -296,19 +320,24 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   num_windows_without_answer = 0
   for step in range(split_batches.steps_per_epoch):
     batch = split_batches.batch(step)
-    for k, row in enumerate(batch["row"]):
+    for row_in_batch, row_index in enumerate(batch["row"]):
       is_unanswerable = (
-        row >= 0 and not examples[rows.example_indices[row]]["answers"]
+        row_index >= 0
+        and not examples[rows.example_indices[row_index]]["answers"]
       )
-      assert batch["unanswerable"][k] == is_unanswerable
+      assert batch["unanswerable"][row_in_batch] == is_unanswerable
       num_windows_without_answer += (
-        row >= 0 and not is_unanswerable and not batch["labels"][k].any()
+        row_index >= 0
+        and not is_unanswerable
+        and not batch["labels"][row_in_batch].any()
       )
-      if row >= 0:
+      if row_index >= 0:
         # In all families, the segment id is 1 in the context and at the row's
         # end.
-        offsets = rows.offsets[rows.starts[row] : rows.starts[row + 1], 0]
-        segment_ids = batch["segment_ids"][k, : len(offsets)]
+        offsets = rows.offsets[
+          rows.starts[row_index] : rows.starts[row_index + 1], 0
+        ]
+        segment_ids = batch["segment_ids"][row_in_batch, : len(offsets)]
         assert segment_ids[:-1].tolist() == (offsets[:-1] >= 0).tolist()
         assert segment_ids[-1] == 1
   assert (
@@ -376,18 +405,18 @@ def fine_tuned_run(tmp_path_factory, compilation_cache):
 
 
 def heldout_rows(run):
-  rows = logging.read_rows(f"{run}/metrics.jsonl")
-  return [row for row in rows if row["split"] == "heldout"]
+  lines = logging.read_rows(f"{run}/metrics.jsonl")
+  return [line for line in lines if line["split"] == "heldout"]
 
 
 def test_a_run_learns_answers_and_that_there_is_none(fine_tuned_run):
   _, run = fine_tuned_run
-  last_row = heldout_rows(run)[-1]
-  assert last_row["step"] == 120 and last_row["loss"] < 0.1
+  last_line = heldout_rows(run)[-1]
+  assert last_line["step"] == 120 and last_line["loss"] < 0.1
   assert (
-    last_row["exact"]
-    == last_row["NoAns_exact"]
-    == last_row["HasAns_exact"]
+    last_line["exact"]
+    == last_line["NoAns_exact"]
+    == last_line["HasAns_exact"]
     == 100.0
   )
   weights = runs.read(run)
@@ -403,9 +432,9 @@ def test_a_run_from_an_earlier_checkpoint_equals_the_whole_run(
   shutil.copytree(run, run_copy)
   shutil.rmtree(f"{run_copy}/checkpoints/120")
   train.run(copy.deepcopy(config), run_copy)
-  expected, arrays = (runs.read(x).arrays for x in (run, run_copy))
-  for name in expected:
-    np.testing.assert_array_equal(expected[name], arrays[name], name)
+  expected_arrays, arrays = (runs.read(x).arrays for x in (run, run_copy))
+  for name in expected_arrays:
+    np.testing.assert_array_equal(expected_arrays[name], arrays[name], name)
 
 
 def test_evaluate_predict_and_the_exported_file_agree(fine_tuned_run, tmp_path):
@@ -469,13 +498,16 @@ def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   ]
   for qa in questions_and_answers[::4]:
     qa["answers"] = []
-  source = tmp_path / "some.json"
-  source.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-  vocab = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
-  inputs = [task_inputs.Input(s, str(source)) for s in ("train", "validation")]
+  questions_path = tmp_path / "some.json"
+  questions_path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+  vocab_path = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
+  inputs = [
+    task_inputs.Input(split, str(questions_path))
+    for split in ("train", "validation")
+  ]
   folder = str(tmp_path / "task")
   task = task_inputs.find_task("squad2")
-  prepare_task.prepare(task, inputs, vocab, folder, 128, 64)
+  prepare_task.prepare(task, inputs, vocab_path, folder, 128, 64)
   model = dict(variant="tiny", family="bert")
   config = make_config("", folder, total_steps=240)
   config["model"] |= model
@@ -483,5 +515,5 @@ def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   config["checkpoint"] |= dict(every=240)
   config["evaluate"]["every"] = 240
   train.run(config, str(tmp_path / "run"))
-  last_row = heldout_rows(str(tmp_path / "run"))[-1]
-  assert last_row["exact"] > 90.0, last_row
+  last_line = heldout_rows(str(tmp_path / "run"))[-1]
+  assert last_line["exact"] > 90.0, last_line

@@ -323,11 +323,11 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
     np.testing.assert_array_equal(array, restarted_arrays[key], err_msg=key)
   assert untimed_rows(full_run) == untimed_rows(restarted_run)
   train_lines = [
-    row for row in untimed_rows(full_run) if row["split"] == "train"
+    line for line in untimed_rows(full_run) if line["split"] == "train"
   ]
-  assert all(0 < row["padding"] < 1 for row in train_lines)
+  assert all(0 < line["padding"] < 1 for line in train_lines)
   metric_names = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
-  assert all(metric_names <= row.keys() for row in untimed_rows(full_run))
+  assert all(metric_names <= line.keys() for line in untimed_rows(full_run))
   assert not any("teacher" in key for key in expected_arrays)
   with checkpoint.Checkpointer.for_reading(full_run) as checkpointer:
     # The metadata has the teacher's SHA-256 digest, which has 64 hex digits.
@@ -368,7 +368,7 @@ def test_a_run_can_be_a_teacher_and_losses_of_weight_0_are_only_logged(
   }
   train.run(distillation_config(data_and_teacher, **mlm_changes), first_run)
   last_heldout_line = [
-    row for row in untimed_rows(first_run) if row["split"] == "heldout"
+    line for line in untimed_rows(first_run) if line["split"] == "heldout"
   ][-1]
   assert last_heldout_line["loss"] == pytest.approx(
     last_heldout_line["mlm_loss"]

@@ -96,23 +96,27 @@ def test_the_first_of_two_slots_at_one_position_counts():
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_samples_follow_the_softmax(temperature):
   logits = jnp.array([2.0, 1.0, 0.0, -1.0, -3.0, jnp.finfo(jnp.float32).min])
-  count = 40_000
+  num_samples = 40_000
   ids = objective_lib.sample(
-    jnp.broadcast_to(logits, (count // 8, 8, 6)), jax.random.key(0), temperature
+    jnp.broadcast_to(logits, (num_samples // 8, 8, 6)),
+    jax.random.key(0),
+    temperature,
   )
-  shares = np.bincount(np.asarray(ids).ravel(), minlength=6) / count
-  expected = np.exp(np.asarray(logits[:5], np.float64) / temperature)
-  expected = np.append(expected / expected.sum(), 0.0)
-  error = np.sqrt(expected * (1 - expected) / count)
-  assert (np.abs(shares - expected) <= 4 * error + 1e-9).all()
+  shares = np.bincount(np.asarray(ids).ravel(), minlength=6) / num_samples
+  expected_shares = np.exp(np.asarray(logits[:5], np.float64) / temperature)
+  expected_shares = np.append(expected_shares / expected_shares.sum(), 0.0)
+  standard_error = np.sqrt(
+    expected_shares * (1 - expected_shares) / num_samples
+  )
+  assert (np.abs(shares - expected_shares) <= 4 * standard_error + 1e-9).all()
   # Different rows and slots have independent samples.
   ids = np.asarray(ids)
   assert 0.2 < (ids[:, 0] != ids[:, 1]).mean() < 0.8
   assert 0.2 < (ids[0::2] != ids[1::2]).mean() < 0.8
 
 
-def test_rows_added_to_the_vocabulary_change_no_sample():
-  """The word table may have rows without pieces, for which no id is drawn."""
+def test_vectors_added_to_the_word_table_change_no_sample():
+  """The word table may have vectors without a piece, which are never drawn."""
   logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
   added_logits = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
   padded_logits = jnp.concatenate([logits, added_logits], axis=-1)
@@ -159,12 +163,12 @@ def test_sums_agree_with_numpy(params):
     is_replaced[is_real],
   )
   replaced_probabilities = 1 / (1 + np.exp(-rtd_logits))
-  loss = -np.where(
+  rtd_loss = -np.where(
     is_replaced,
     np.log(replaced_probabilities),
     np.log(1 - replaced_probabilities),
   ).sum()
-  assert sums["rtd_loss"] == pytest.approx(loss, rel=1e-5)
+  assert sums["rtd_loss"] == pytest.approx(rtd_loss, rel=1e-5)
   assert divisors["rtd_loss"] == 12 + 9 + 5 + 12 + 7
   assert 3 <= is_replaced.sum() <= 12
   counts = dict(
@@ -252,7 +256,7 @@ def test_samples_and_dropout_depend_on_the_key(params):
 
   def losses_of_seed(seed, train):
     sums, _ = jitted_loss(params, {}, {}, batch, jax.random.key(seed), train)
-    return {k: float(v) for k, v in sums.items()}
+    return {loss_name: float(loss_sum) for loss_name, loss_sum in sums.items()}
 
   assert losses_of_seed(0, False) == losses_of_seed(0, False)
   assert (

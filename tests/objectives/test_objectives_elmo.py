@@ -206,12 +206,12 @@ def test_the_sampled_loss_agrees_with_numpy():
   tf.nn.sampled_softmax_loss leaves it out, too.
   """
   rng = np.random.default_rng(1)
-  vocab_size, k = 50, 12
+  vocab_size, num_classes = 50, 12
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
   table, bias = rng.normal(size=(vocab_size, 4)), rng.normal(size=vocab_size)
   labels = rng.integers(0, vocab_size, (2, 3))
   ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
-    jax.random.key(0), k, vocab_size
+    jax.random.key(0), num_classes, vocab_size
   )
   ids, num_tries = np.asarray(ids), float(num_tries)
   labels[0, 0] = ids[3]
@@ -222,11 +222,11 @@ def test_the_sampled_loss_agrees_with_numpy():
   expected_counts = 1 - (1 - chances) ** num_tries
   logits = hidden @ table.T + bias - np.log(expected_counts)
   expected_losses = np.zeros((2, 3))
-  for place in np.ndindex(2, 3):
-    label = labels[place]
+  for index in np.ndindex(2, 3):
+    label = labels[index]
     classes = [label, *(i for i in ids if i != label)]
-    class_logits = logits[place][classes]
-    expected_losses[place] = (
+    class_logits = logits[index][classes]
+    expected_losses[index] = (
       np.log(np.exp(class_logits).sum()) - class_logits[0]
     )
 
@@ -251,10 +251,10 @@ def test_candidates_are_drawn_until_there_are_enough():
   Each class is drawn as often as in numpy, and the number of tries is between
   its limits.
   """
-  vocab_size, num_classes, repeats = 40, 10, 3000
+  vocab_size, num_classes, num_repeats = 40, 10, 3000
   ids, num_tries = jax.vmap(
     lambda key: elmo_objective.draw_classes(key, num_classes, vocab_size)
-  )(jax.random.split(jax.random.key(0), repeats))
+  )(jax.random.split(jax.random.key(0), num_repeats))
   ids, num_tries = np.asarray(ids), np.asarray(num_tries)
   assert all(len(set(row)) == num_classes for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == vocab_size - 1
@@ -262,23 +262,23 @@ def test_candidates_are_drawn_until_there_are_enough():
     num_tries.min() >= num_classes
     and num_tries.max() <= elmo_objective.max_draws(num_classes, vocab_size)
   )
-  share = np.bincount(ids.ravel(), minlength=vocab_size) / repeats
+  shares = np.bincount(ids.ravel(), minlength=vocab_size) / num_repeats
   chances = np.log(
     (np.arange(vocab_size) + 2) / (np.arange(vocab_size) + 1)
   ) / np.log(vocab_size + 1)
   # Numpy draws one class after another without replacement: each class arrives
   # at a random time, and the first k classes are the drawn ones.
   rng = np.random.default_rng(0)
-  arrival_times = rng.exponential(size=(repeats, vocab_size)) / chances
-  expected_share = (
+  arrival_times = rng.exponential(size=(num_repeats, vocab_size)) / chances
+  expected_shares = (
     np.bincount(
       np.argsort(arrival_times, 1)[:, :num_classes].ravel(),
       minlength=vocab_size,
     )
-    / repeats
+    / num_repeats
   )
   np.testing.assert_allclose(
-    share, expected_share, atol=5 * math.sqrt(0.5 / repeats)
+    shares, expected_shares, atol=5 * math.sqrt(0.5 / num_repeats)
   )
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
     elmo_objective.max_draws(vocab_size, vocab_size)
@@ -350,7 +350,7 @@ def test_states_of_a_batch_enter_the_next_batch():
     full_batch_sums[name], first_sums[name] + second_sums[name], rtol=1e-5
   )
   assert jax.tree.structure(next_carry) == jax.tree.structure(carry)
-  # An evaluation begins without states, and does not change the carry.
+  # The carry has the states. An evaluation neither reads nor changes it.
   evaluated_sums, carry_after = compute_loss(
     params, {}, carry, half_batches[1], key, False
   )

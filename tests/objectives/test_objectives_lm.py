@@ -64,11 +64,13 @@ def test_the_loss_in_chunks_is_the_full_loss(
 
   def full_loss(params):
     logits = module.apply({"params": params}, batch)["lm_logits"]
-    label_log_p = jnp.take_along_axis(
+    label_log_probabilities = jnp.take_along_axis(
       jax.nn.log_softmax(logits), batch["lm_ids"][..., None], -1
     )[..., 0]
     num_right = (logits.argmax(-1) == batch["lm_ids"]) * batch["lm_weights"]
-    return -(label_log_p * batch["lm_weights"]).sum(), num_right.sum()
+    return -(
+      label_log_probabilities * batch["lm_weights"]
+    ).sum(), num_right.sum()
 
   def loss_in_chunks(params):
     sums, carry = objective.loss(params, {}, {}, batch, None, False)

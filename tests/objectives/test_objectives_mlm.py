@@ -46,8 +46,11 @@ def make_batch():
     pair_labels=np.array([[1, 0], [1, 0]]),
   )
   batch = {key: jnp.asarray(x, jnp.int32) for key, x in batch.items()}
-  pairs = jnp.array([[1.0, 1.0], [1.0, 0.0]])
-  return batch | {"mlm_weights": jnp.asarray(weights), "pair_weights": pairs}
+  pair_weights = jnp.array([[1.0, 1.0], [1.0, 0.0]])
+  return batch | {
+    "mlm_weights": jnp.asarray(weights),
+    "pair_weights": pair_weights,
+  }
 
 
 @pytest.mark.parametrize("objective_name", ["mlm", "lm"])
@@ -99,8 +102,12 @@ def test_the_loss_of_sentence_order_sums_over_packed_pairs():
   module = family.ForPreTraining(family.build(**options))
   logits = fast_jit(module.apply)({"params": params}, batch)["pair_logits"]
   assert logits.shape == (2, 2, 2)
-  log_p = np.asarray(jax.nn.log_softmax(logits))
-  loss = -(log_p[0, 0, 1] + log_p[0, 1, 0] + log_p[1, 0, 1])
+  log_probabilities = np.asarray(jax.nn.log_softmax(logits))
+  loss = -(
+    log_probabilities[0, 0, 1]
+    + log_probabilities[0, 1, 0]
+    + log_probabilities[1, 0, 1]
+  )
   assert sums["sop_loss"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -162,15 +169,15 @@ def test_the_boundary_head_agrees_with_numpy():
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
   params = random_params(module, batch)
   outputs = fast_jit(module.apply)({"params": params}, batch)
-  inputs = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
+  input_names = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
   hidden, _ = fast_jit(encoder.apply)(
-    {"params": params["encoder"]}, *(batch[key] for key in inputs)
+    {"params": params["encoder"]}, *(batch[key] for key in input_names)
   )
   span_params = jax.tree.map(np.asarray, params["span"])
   assert span_params["position"]["embedding"].shape == (15, 200)
-  table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
+  word_table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
   # The slots hold token 2 of the short span, and tokens 1, 15 and 18 of the
-  # long span. Token 18 gets the largest offset of the table, 15.
+  # long span. Token 18 gets the largest offset that has an embedding, 15.
   for row, slot, offset in ((0, 1, 2), (1, 0, 1), (1, 14, 15), (1, 17, 15)):
     left_position, right_position = np.asarray(batch["span_positions"])[
       row, slot
@@ -188,7 +195,7 @@ def test_the_boundary_head_agrees_with_numpy():
       x = layer_norm(x, span_params["norm_" + layer_number])
     np.testing.assert_allclose(
       outputs["span_logits"][row, slot],
-      table @ x + span_params["bias"],
+      word_table @ x + span_params["bias"],
       rtol=1e-4,
       atol=1e-4,
     )
@@ -199,10 +206,10 @@ def test_the_boundary_head_agrees_with_numpy():
 
 
 def test_tokens_after_the_15th_of_a_span_have_no_boundary_loss():
-  """The table of offsets has 15 rows."""
+  """The head has embeddings of 15 offsets in a span."""
   batch = make_batch()
   options = dict(pairs=False, span_boundary=True)
-  # The long span is the whole text of its sequence, so it has a boundary loss
+  # The long span touches both ends of its sequence, so it has a boundary loss
   # only with `span_edges`.
   released_objective = objectives.build("mlm", BERT, options)
   assert released_objective.divisors(batch)["span_loss"] == 2
@@ -224,6 +231,8 @@ def test_tokens_after_the_15th_of_a_span_have_no_boundary_loss():
   flops_without_boundary = objectives.build(
     "mlm", BERT, dict(pairs=False)
   ).flops(batch)
+  # Each of 40 slots needs 3 * 2 FLOPs for each weight of the head. The head
+  # reads 2 * 16 + 200 numbers.
   boundary_flops = 3 * 2 * 40 * (232 * 16 + 16 * 16 + 16 * 30)
   assert objective.flops(batch) - flops_without_boundary == boundary_flops
   assert heads.NUM_SPAN_OFFSETS == 15

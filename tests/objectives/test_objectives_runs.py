@@ -1,4 +1,4 @@
-"""Tests runs of several objectives: exact restarts, exports, printed losses."""
+"""Tests runs of several objectives: restarts, exports and printed losses."""
 
 import pathlib
 import shutil
@@ -66,9 +66,9 @@ def run_once(prepared, tmp_path_factory):
   ],
 )
 def test_restart_is_exact(name, prepared, run_once, tmp_path):
-  """A run that restarts from its middle checkpoint equals one without a stop.
+  """A run that restarts from its middle checkpoint equals the whole run.
 
-  The last states and the logged rows are compared.
+  The last states and the lines of metrics.jsonl are compared.
   """
   workdir, state = run_once(name)
   restarted_run = str(tmp_path / "run")
@@ -80,23 +80,23 @@ def test_restart_is_exact(name, prepared, run_once, tmp_path):
     arrays_of_state(restarted_state),
   )
   assert expected_arrays.keys() == restarted_arrays.keys()
-  for key, x in expected_arrays.items():
-    np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
+  for key, array in expected_arrays.items():
+    np.testing.assert_array_equal(array, restarted_arrays[key], err_msg=key)
   assert untimed_rows(workdir) == untimed_rows(restarted_run)
-  train_rows = [
-    row for row in untimed_rows(restarted_run) if row["split"] == "train"
+  train_lines = [
+    line for line in untimed_rows(restarted_run) if line["split"] == "train"
   ]
-  assert [row["step"] for row in train_rows] == [*range(1, TOTAL_STEPS + 1)]
+  assert [line["step"] for line in train_lines] == [*range(1, TOTAL_STEPS + 1)]
   stream = loader.open_data(seed=0, **tiny_config(name, prepared)["data"])
   sequence_ids = stream.read(0, 4 * TOTAL_STEPS)["sequence_ids"].reshape(
     TOTAL_STEPS, -1
   )
   np.testing.assert_allclose(
-    [row["padding"] for row in train_rows],
+    [line["padding"] for line in train_lines],
     (sequence_ids == 0).mean(1),
     rtol=1e-6,
   )
-  # The parameters changed after the checkpoint.
+  # The parameters changed after the checkpoint, so the restart had work to do.
   with checkpoint.Checkpointer.for_reading(workdir) as checkpointer:
     middle_params, _ = checkpointer.restore_params(
       HALF_STEPS, restarted_state.params
@@ -137,14 +137,21 @@ def test_a_run_prints_its_held_out_losses(run_once, prepared, capsys):
   capsys.readouterr()
   train.run(tiny_config("electra:small", prepared), workdir)
   printed = capsys.readouterr().out
-  last_row = [
-    row for row in untimed_rows(workdir) if row["split"] == "heldout"
+  last_heldout_line = [
+    line for line in untimed_rows(workdir) if line["split"] == "heldout"
   ][-1]
-  assert f"held-out MLM loss: {last_row['mlm_loss']:.4f} nats" in printed
-  assert f"held-out RTD loss: {last_row['rtd_loss']:.4f} nats" in printed
-  assert f"share of replaced tokens: {last_row['rtd_replaced']:.4f}" in printed
-  assert last_row["loss"] == pytest.approx(
-    last_row["mlm_loss"] + 50 * last_row["rtd_loss"], rel=1e-5
+  assert (
+    f"held-out MLM loss: {last_heldout_line['mlm_loss']:.4f} nats" in printed
+  )
+  assert (
+    f"held-out RTD loss: {last_heldout_line['rtd_loss']:.4f} nats" in printed
+  )
+  assert (
+    f"share of replaced tokens: {last_heldout_line['rtd_replaced']:.4f}"
+    in printed
+  )
+  assert last_heldout_line["loss"] == pytest.approx(
+    last_heldout_line["mlm_loss"] + 50 * last_heldout_line["rtd_loss"], rel=1e-5
   )
 
 
@@ -154,7 +161,7 @@ def test_a_run_with_a_boundary_head_is_exported_without_it(run_once):
   weights = runs.read(workdir)
   assert not [path for path in weights.arrays if path.startswith("span/")]
   assert weights.config["head"] == {"pairs": False}
-  table = state.params["encoder"]["embeddings"]["word"]["embedding"]
+  word_table = state.params["encoder"]["embeddings"]["word"]["embedding"]
   np.testing.assert_array_equal(
-    weights.arrays["encoder/embeddings/word/embedding"], table
+    weights.arrays["encoder/embeddings/word/embedding"], word_table
   )

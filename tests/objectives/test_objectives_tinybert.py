@@ -112,6 +112,7 @@ def test_sums_agree_with_numpy(batch, teacher, maps):
     rtol=1e-4,
   )
 
+  # Layer i of the student learns from layer 3 * i of the teacher.
   attention_loss = hidden_loss = 0.0
   for student_layer in (1, 2):
     student_scores = raw_scores(
@@ -184,15 +185,15 @@ def test_an_equal_student_has_nothing_to_learn(batch, teacher):
 def test_ids_at_padding_and_masks_change_no_sum(batch, teacher):
   params = draw_params(STUDENT, batch)
   is_padding = np.asarray(batch["sequence_ids"]) == 0
-  ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
+  changed_ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   # Position 4 of row 0 is masked, so its id must not matter.
-  ids[0, 4] = 9
-  other_batch = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
+  changed_ids[0, 4] = 9
+  other_batch = batch | {"input_ids": jnp.asarray(changed_ids, jnp.int32)}
   objective = build_objective()
-  a, b = (
+  sums, other_sums = (
     loss_sums(objective, params, teacher, rows) for rows in (batch, other_batch)
   )
-  assert a == pytest.approx(b, rel=1e-6)
+  assert sums == pytest.approx(other_sums, rel=1e-6)
 
 
 def test_only_pairs_of_tokens_of_one_sequence_count(batch, teacher):
@@ -277,8 +278,8 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
     arrays_of_state(state),
     arrays_of_state(train.run(config(), restart_path)),
   )
-  for key, x in expected_arrays.items():
-    np.testing.assert_array_equal(x, restarted_arrays[key], err_msg=key)
+  for key, array in expected_arrays.items():
+    np.testing.assert_array_equal(array, restarted_arrays[key], err_msg=key)
   assert untimed_rows(run_path) == untimed_rows(restart_path)
   opened_model = open_model(run_path)
   assert (

@@ -87,16 +87,17 @@ def loss_sums(objective_and_jitted_loss, params, teacher_params, batch):
 @pytest.fixture(scope="module")
 def models_by_kind(batch):
   """Returns kind -> [student, teacher]; each is a pair (module, parameters)."""
-  pairs = {}
+  models_of_kind = {}
   for kind in tinybert_task.KINDS:
     modules = (
       build_module(tinybert.build, STUDENT, kind),
       build_module(bert.build, TEACHER, kind),
     )
-    pairs[kind] = [
-      (m, random_params(m, batch, seed=i)) for i, m in enumerate(modules)
+    models_of_kind[kind] = [
+      (module, random_params(module, batch, seed=seed))
+      for seed, module in enumerate(modules)
     ]
-  return pairs
+  return models_of_kind
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +116,14 @@ def model_logits(model, batch):
 
 
 def softmax(x):
-  e = np.exp(x - x.max(-1, keepdims=True))
-  return e / e.sum(-1, keepdims=True)
+  exponentials = np.exp(x - x.max(-1, keepdims=True))
+  return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def test_losses_of_class_predictions_agree_with_numpy(batch, models_by_kind):
   student, teacher_model = models_by_kind["classification"]
-  objective, _ = pair = objective_and_loss(stage="prediction")
-  sums = loss_sums(pair, student[1], teacher_model[1], batch)
+  objective, _ = objective_with_loss = objective_and_loss(stage="prediction")
+  sums = loss_sums(objective_with_loss, student[1], teacher_model[1], batch)
   logits_of_both = [
     model_logits(model, batch) for model in (student, teacher_model)
   ]
@@ -157,8 +158,8 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models_by_kind):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
   student, teacher_model = models_by_kind["regression"]
   options = dict(kind="regression", stage="prediction")
-  objective, _ = pair = objective_and_loss(**options)
-  sums = loss_sums(pair, student[1], teacher_model[1], batch)
+  objective, _ = objective_with_loss = objective_and_loss(**options)
+  sums = loss_sums(objective_with_loss, student[1], teacher_model[1], batch)
   student_numbers, teacher_numbers = (
     model_logits(x, batch) for x in (student, teacher_model)
   )
@@ -169,9 +170,11 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models_by_kind):
   expected = dict(prediction_loss=loss_to_teacher, task_loss=loss_to_labels)
   assert sums == pytest.approx(expected, rel=1e-4)
   # The released program learns from the gold labels instead.
-  args = map(jnp.asarray, (student_numbers, teacher_numbers))
-  total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
-  np.testing.assert_allclose(total, loss_to_labels, rtol=1e-5)
+  numbers_of_both = map(jnp.asarray, (student_numbers, teacher_numbers))
+  loss_with_labels = tinybert_task.prediction_sum(
+    "regression", *numbers_of_both, batch, "labels"
+  )
+  np.testing.assert_allclose(loss_with_labels, loss_to_labels, rtol=1e-5)
   objective_of_labels = build_objective(**options, targets="labels")
   for built_objective, num_rows in ((objective, 3), (objective_of_labels, 2)):
     assert built_objective.divisors(batch)["prediction_loss"] == num_rows
@@ -180,15 +183,20 @@ def test_losses_of_number_predictions_agree_with_numpy(batch, models_by_kind):
 def test_losses_of_layers_equal_those_of_general_distillation(
   batch, layer_stage_params
 ):
-  """Without masked tokens, the losses of the stage "layers" are the same."""
+  """The general objective gives equal losses if no token is masked."""
   sums = loss_sums(objective_and_loss(), *layer_stage_params, batch)
   general_objective = objectives.build_function("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
-  pair = general_objective, fast_jit(general_objective.loss, static_argnums=5)
-  assert sums == loss_sums(pair, *layer_stage_params, batch | masks)
+  objective_with_loss = (
+    general_objective,
+    fast_jit(general_objective.loss, static_argnums=5),
+  )
+  assert sums == loss_sums(
+    objective_with_loss, *layer_stage_params, batch | masks
+  )
   assert min(sums.values()) > 0
   divisors = objective_and_loss()[0].divisors(batch)
   assert divisors == general_objective.divisors(batch | masks)
@@ -202,12 +210,16 @@ def test_an_equal_student_has_nothing_to_learn(batch, models_by_kind, stage):
     teacher_params = {"encoder": params["encoder"]}
     identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
     params = teacher_params | {"fit": identity}
-  objective, _ = pair = objective_and_loss(has_teacher_sizes=True, stage=stage)
-  sums = loss_sums(pair, params, teacher_params, batch)
+  objective, _ = objective_with_loss = objective_and_loss(
+    has_teacher_sizes=True, stage=stage
+  )
+  sums = loss_sums(objective_with_loss, params, teacher_params, batch)
   losses = {name: sums[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
   scaled_params = jax.tree.map(lambda x: 1.1 * x, params)
-  sums_of_scaled = loss_sums(pair, scaled_params, teacher_params, batch)
+  sums_of_scaled = loss_sums(
+    objective_with_loss, scaled_params, teacher_params, batch
+  )
   assert min(sums_of_scaled[name] for name in losses) > 1e-4
 
 
@@ -223,13 +235,13 @@ def test_padding_enters_no_loss(
   other_batch = batch | {
     "input_ids": jnp.where(is_padding, 30, batch["input_ids"])
   }
-  pair = (
+  objective_with_loss = (
     objective_and_loss()
     if stage == "layers"
     else objective_and_loss(stage=stage)
   )
-  expected = loss_sums(pair, *params, batch)
-  assert loss_sums(pair, *params, other_batch) == pytest.approx(
+  expected = loss_sums(objective_with_loss, *params, batch)
+  assert loss_sums(objective_with_loss, *params, other_batch) == pytest.approx(
     expected, rel=1e-6
   )
 
@@ -381,22 +393,29 @@ def trained_folder(folder, compilation_cache, fast_compilation):
 
 
 def test_both_stages_log_every_term_and_are_exported(trained_folder):
-  terms = {
+  names_by_stage = {
     "layers": {"attention_loss", "hidden_loss", "embedding_loss"},
     "prediction": {"prediction_loss", "task_loss", "task_accuracy"},
   }
-  for stage, names in terms.items():
-    rows = logging.read_rows(str(trained_folder / stage / "metrics.jsonl"))
-    rows_by_split = {
-      s: [r for r in rows if r["split"] == s] for s in ("train", "heldout")
+  for stage, names in names_by_stage.items():
+    lines = logging.read_rows(str(trained_folder / stage / "metrics.jsonl"))
+    lines_by_split = {
+      split: [
+        logged_line for logged_line in lines if logged_line["split"] == split
+      ]
+      for split in ("train", "heldout")
     }
-    assert [r["step"] for r in rows_by_split["train"]] == [*range(1, 7)]
-    assert [r["step"] for r in rows_by_split["heldout"]] == [3, 6]
-    for row in rows:
-      assert names <= row.keys()
-    losses = [r["loss"] for r in rows_by_split["heldout"]]
+    assert [logged_line["step"] for logged_line in lines_by_split["train"]] == [
+      *range(1, 7)
+    ]
+    assert [
+      logged_line["step"] for logged_line in lines_by_split["heldout"]
+    ] == [3, 6]
+    for line in lines:
+      assert names <= line.keys()
+    losses = [logged_line["loss"] for logged_line in lines_by_split["heldout"]]
     assert losses[1] < losses[0]
-    assert ("accuracy" in rows_by_split["heldout"][0]) == (
+    assert ("accuracy" in lines_by_split["heldout"][0]) == (
       stage == "prediction"
     )
   layers_weights = runs.read(str(trained_folder / "layers"))
@@ -406,11 +425,11 @@ def test_both_stages_log_every_term_and_are_exported(trained_folder):
     str(trained_folder / "prediction"), max_length=16
   )
   assert student.task.labels == ("cat", "dog")
-  last_row = logging.read_rows(
+  last_line = logging.read_rows(
     str(trained_folder / "layers" / "metrics.jsonl")
   )[-1]
-  loss_sum = sum(last_row[name] for name in terms["layers"])
-  assert last_row["loss"] == pytest.approx(loss_sum, rel=1e-5)
+  loss_sum = sum(last_line[name] for name in names_by_stage["layers"])
+  assert last_line["loss"] == pytest.approx(loss_sum, rel=1e-5)
 
 
 @pytest.mark.parametrize(
