@@ -102,7 +102,12 @@ def models_folder(tmp_path_factory):
 
 def run_command(verb, **value_by_flag):
   flags = value_by_flag.items()
-  execute([verb, *(f"--{name.replace('_', '-')}={v}" for name, v in flags)])
+  execute(
+    [
+      verb,
+      *(f"--{name.replace('_', '-')}={setting}" for name, setting in flags),
+    ]
+  )
 
 
 def test_odd_lines_are_predicted(models_folder, tmp_path):
@@ -111,9 +116,14 @@ def test_odd_lines_are_predicted(models_folder, tmp_path):
   source.write_bytes(b"\xef\xbb\xbf" + lines)
   flags = dict(model=models_folder / "tagging", input=source, output=target)
   run_command("predict", **flags)
-  rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
-  assert [row["words"] for row in rows] == [["cat", "\ufffd", ""], []]
-  assert [len(row["tags"]) for row in rows] == [3, 0]
+  predictions = [
+    json.loads(line) for line in target.read_text("utf-8").splitlines()
+  ]
+  assert [prediction["words"] for prediction in predictions] == [
+    ["cat", "\ufffd", ""],
+    [],
+  ]
+  assert [len(prediction["tags"]) for prediction in predictions] == [3, 0]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +156,7 @@ def test_predict_refuses_bad_input_in_one_sentence(
   with pytest.raises(SystemExit) as error:
     run_command("predict", **flags | wrong_flags)
   assert message in str(error.value) and "\n" not in str(error.value)
-  assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
+  assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
   assert (tmp_path / "in.jsonl").read_bytes() == content
 
 
@@ -168,7 +178,13 @@ def test_a_model_with_nan_is_refused(tmp_path):
   with pytest.raises(
     ValueError, match="scores are not finite; use a checkpoint"
   ):
-    likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
+    likelihood_tests.run_blimp(
+      model,
+      str(tmp_path / "blimp"),
+      "pll",
+      max_pairs=None,
+      batch_tokens=99,
+    )
 
 
 def test_no_answer_is_only_for_question_models(models_folder):
@@ -184,7 +200,7 @@ def test_evaluate_refuses_bad_flags_in_one_sentence(models_folder, tmp_path):
   task = tiny_tasks.TASKS["classification"]
   texts = [dict(id="0", texts=["red " * 40], label="cat")]
   encoded = prepare_task.encode_examples(
-    task, texts, tiny_tasks.vocabulary(), 64
+    task, texts, tiny_tasks.vocabulary(), length=64
   )
   meta = encoded_rows.read_meta(folder)
   tokenizer = tiny_tasks.tokenizer_files()
@@ -225,7 +241,9 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
   prepare_task.prepare(
     task_inputs.find_task("mine", **COLUMN_OPTIONS), inputs, vocab, folder
   )
-  training_split = batches.open_task(2, 0, folder, validation="train,test")
+  training_split = batches.open_task(
+    batch_size=2, seed=0, path=folder, validation="train,test"
+  )
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
     batches.open_splits(training_split)
 
@@ -242,7 +260,7 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   task = task_inputs.find_task("mine", "regression", **COLUMN_OPTIONS)
   prepare_task.prepare(task, inputs, vocab, folder)
   training_split = batches.open_task(
-    2, 0, folder, train="held", validation="held"
+    batch_size=2, seed=0, path=folder, train="held", validation="held"
   )
   if "1" in labels:
     (split,) = batches.open_splits(training_split)

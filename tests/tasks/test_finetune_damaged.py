@@ -55,7 +55,7 @@ def overwrite_arrays(folder, **arrays):
 
 
 def open_training_split(folder):
-  return batches.open_task(2, 0, folder, validation="")
+  return batches.open_task(batch_size=2, seed=0, path=folder, validation="")
 
 
 def test_a_folder_without_digests_opens_with_a_note(
@@ -75,7 +75,7 @@ def test_a_folder_without_digests_opens_with_a_note(
 
 
 def test_one_flipped_bit_anywhere_is_noticed(prepared_folder, tmp_path):
-  """The test flips random bits of each file, and the folder must not open."""
+  """Flips random bits of each file; the folder must then not open."""
   names = sorted(path.name for path in pathlib.Path(prepared_folder).iterdir())
   rng = random.Random(0)
   assert names == [

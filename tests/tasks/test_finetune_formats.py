@@ -10,7 +10,7 @@ from bert_jax.cli.main import execute
 from bert_jax.tasks import server_files
 from bert_jax.tasks.encoded_rows import Task
 
-BINARY = ("0", "1")
+BINARY_LABELS = ("0", "1")
 
 
 def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
@@ -33,7 +33,7 @@ def test_squad_files_hold_answers_and_odds(tmp_path):
   texts, nbest_lists, null_odds = (
     json.loads(read_text(path)) for path in paths
   )
-  assert [p.rsplit("/")[-1] for p in paths] == [
+  assert [path.rsplit("/")[-1] for path in paths] == [
     "predictions.json",
     "nbest_predictions.json",
     "null_odds.json",
@@ -66,7 +66,11 @@ def test_a_conll_file_has_words_and_both_tags(tmp_path):
 def test_glue_files_hold_index_and_prediction(tmp_path, capsys):
   class_names = ("entailment", "not_entailment")
   cases = [
-    (make_task("classification", BINARY, name="cola"), ["1", "0"], "1 0"),
+    (
+      make_task("classification", BINARY_LABELS, name="cola"),
+      ["1", "0"],
+      "1 0",
+    ),
     (
       make_task("regression", name="stsb"),
       [5.2, -0.1, 3.80049],
@@ -152,18 +156,23 @@ def test_superglue_files_hold_idx_and_label(tmp_path):
   task = task._replace(name="wsc")
   expected = [{"idx": 0, "label": "True"}, {"idx": 1, "label": "False"}]
   assert written_lines(task, ["true", "false"], ids) == expected
-  task = make_task("choice", BINARY, num_choices=2, name="copa")
+  task = make_task("choice", BINARY_LABELS, num_choices=2, name="copa")
   expected = [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]
   assert written_lines(task, ["1", "0"], ids) == expected
 
-  task = make_task("classification", BINARY, name="multirc")
+  task = make_task("classification", BINARY_LABELS, name="multirc")
   examples = [{"id": i} for i in ("7-0-0", "7-0-1", "7-1-2", "8-2-3")]
 
   def passage_of_questions(*pairs):
     return {
       "questions": [
-        {"idx": q, "answers": [{"idx": i, "label": y} for i, y in answers]}
-        for q, answers in pairs
+        {
+          "idx": question,
+          "answers": [
+            {"idx": answer, "label": label} for answer, label in answers
+          ],
+        }
+        for question, answers in pairs
       ]
     }
 

@@ -29,13 +29,13 @@ def test_a_field_of_a_csv_may_be_long(tmp_path):
   assert examples[0]["texts"] == [text]
 
 
-def test_empty_rows_of_a_test_set_are_examples(tmp_path):
+def test_lines_of_empty_cells_of_a_test_set_are_examples(tmp_path):
   content = "text\tpair\na\tb\n\t\n\nc\td\n\t\n"
   path = files.write_text(tmp_path / "a.tsv", content)
   options = dict(columns="text=text,pair=pair", labels=["x", "y"])
   examples = read_examples(path, split="test", **options)
   expected = [["a", "b"], ["", ""], ["c", "d"], ["", ""]]
-  assert [e["texts"] for e in examples] == expected
+  assert [example["texts"] for example in examples] == expected
   path = files.write_text(tmp_path / "b.tsv", "\t\n\n")
   with pytest.raises(ValueError, match=r"b\.tsv: the file is empty"):
     read_examples(path, split="test", **options)
@@ -46,7 +46,7 @@ def test_labels_of_a_regression_are_finite_in_float32(tmp_path):
   numbers = ["-1e-3", "2E2", " 7 ", "+.5", "-3e38"]
   lines = "".join(f"a\t{number}\n" for number in numbers)
   path = files.write_text(tmp_path / "a.tsv", f"text\tlabel\n{lines}")
-  labels = [e["label"] for e in read_examples(path, **options)]
+  labels = [example["label"] for example in read_examples(path, **options)]
   assert labels == [-0.001, 200.0, 7.0, 0.5, -3e38]
   path = files.write_text(tmp_path / "b.tsv", "text\tlabel\na\t \n")
   assert read_examples(path, split="test", **options)[0]["label"] is None
@@ -72,7 +72,7 @@ def test_true_and_false_are_no_numbers(tmp_path, json_value, shown_value):
     read_examples(str(path), kind="regression", columns=COLUMNS)
   path.write_text(line % 1 + line % 0)
   examples = read_examples(str(path), kind="regression", columns=COLUMNS)
-  assert [e["label"] for e in examples] == [1.0, 0.0]
+  assert [example["label"] for example in examples] == [1.0, 0.0]
 
 
 def test_labels_and_columns_with_commas_are_quoted(tmp_path):
@@ -121,12 +121,12 @@ def test_spaces_other_than_blanks_and_tabs_are_parts_of_words(tmp_path):
   path = files.write_text(tmp_path / "a.conll", content)
   examples = read_examples(path, kind="tagging")
   expected = [["10\u00a0000", "cats"], ["ran"]]
-  assert [e["words"] for e in examples] == expected
+  assert [example["words"] for example in examples] == expected
   # A document may begin without a blank line before it.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
   path = files.write_text(tmp_path / "b.conll", content)
   examples = read_examples(path, kind="tagging")
-  assert [e["words"] for e in examples] == [["cats"], ["ran"]]
+  assert [example["words"] for example in examples] == [["cats"], ["ran"]]
   # A word may be only white space, which gives no pieces.
   path = files.write_text(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
   (example,) = read_examples(path, kind="tagging")
@@ -199,7 +199,7 @@ def test_a_task_folder_with_different_columns_is_refused(tmp_path):
   def prepare(columns):
     task = task_inputs.find_task("mine", columns=columns)
     inputs = [Input("train", path)]
-    return prepare_task.prepare(task, inputs, vocab, output, 16)
+    return prepare_task.prepare(task, inputs, vocab, output, length=16)
 
   assert prepare("text=x,label=y") == prepare("label=y,text=x")
   with pytest.raises(ValueError, match="made with another columns; delete it"):

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.tasks import encoded_rows, questions, task_inputs
 from bert_jax.tasks.windows import best_windows, window_bounds
 
-DATA = os.environ.get("BERT_JAX_TEST_DATA")
+DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,9 @@ def make_question(context, text=None, start=0, question_text="the cat"):
 
 
 def test_windows_of_published_sizes():
-  # At length 128, with a question of 11 tokens and three special tokens, a
-  # window has 114 tokens, which is less than the stride.
+  # The arguments are the tokens of the context, the tokens of a window, and the
+  # stride from one window to the next. At length 128, with a question of 11
+  # tokens and three special tokens, a window has 114 tokens.
   assert window_bounds(157, 114, 128) == [(0, 114), (114, 157)]
   assert window_bounds(400, 370, 128) == [(0, 370), (128, 400)]
   assert window_bounds(114, 114, 128) == [(0, 114)]
@@ -47,11 +48,13 @@ def test_windows_of_published_sizes():
 def test_windows_leave_no_token_out():
   rng = np.random.default_rng(0)
   for _ in range(500):
-    num_tokens, capacity, stride = (int(x) for x in rng.integers(1, 200, 3))
+    num_tokens, capacity, stride = (
+      int(number) for number in rng.integers(1, 200, 3)
+    )
     spans = window_bounds(num_tokens, capacity, stride)
-    covered_tokens = set().union(*(range(a, b) for a, b in spans))
+    covered_tokens = set().union(*(range(begin, end) for begin, end in spans))
     assert covered_tokens == set(range(num_tokens))
-    assert max(b - a for a, b in spans) <= capacity
+    assert max(end - begin for begin, end in spans) <= capacity
     # Each window begins and ends later than the window before it.
     assert (np.diff(spans, axis=0) > 0).all()
 
@@ -61,8 +64,10 @@ def test_the_best_window_has_most_context():
   best_window = best_windows(20, spans)
   for token in range(20):
     scores = [
-      min(token - a, b - 1 - token) + 0.01 * (b - a) if a <= token < b else -1
-      for a, b in spans
+      min(token - begin, end - 1 - token) + 0.01 * (end - begin)
+      if begin <= token < end
+      else -1
+      for begin, end in spans
     ]
     assert scores[best_window[token]] == max(scores)
   # For a very long text, an array [windows, tokens] would take too much memory.
@@ -94,7 +99,7 @@ def test_the_label_marks_the_raw_text_of_the_answer(
   start = context.index(answer)
   for vocabulary in (bert_vocabulary, roberta_vocabulary):
     example = make_question(context, answer, start)
-    rows = questions.encode_questions([example], vocabulary, 64).rows
+    rows = questions.encode_questions([example], vocabulary, length=64).rows
     assert len(rows.example_indices) == 1
     assert label_text(example, rows, 0) == answer
     assert rows.labels[0, 0] > 0
@@ -104,19 +109,23 @@ def test_a_row_is_the_question_and_the_context(
   bert_vocabulary, roberta_vocabulary
 ):
   example = make_question("a dog", "dog", 2)
-  rows = questions.encode_questions([example], bert_vocabulary, 32).rows
+  rows = questions.encode_questions([example], bert_vocabulary, length=32).rows
   pieces = [bert_vocabulary.pieces[i] for i in rows.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   assert rows.second_begins.tolist() == [4] and rows.labels.tolist() == [[5, 5]]
   no_offset = [-1, -1]
   assert rows.offsets.tolist() == [no_offset] * 4 + [[0, 1], [2, 5], no_offset]
-  rows = questions.encode_questions([example], roberta_vocabulary, 32).rows
+  rows = questions.encode_questions(
+    [example], roberta_vocabulary, length=32
+  ).rows
   # RoBERTa has no segments, but `second_begins` is where the context begins.
   assert rows.second_begins.tolist() == [
     np.flatnonzero(rows.offsets[:, 0] >= 0)[0]
   ]
   separators = [
-    i for i in rows.ids.tolist() if i == roberta_vocabulary.special.sep
+    token_id
+    for token_id in rows.ids.tolist()
+    if token_id == roberta_vocabulary.special.sep
   ]
   assert len(separators) == 3
 
@@ -124,7 +133,7 @@ def test_a_row_is_the_question_and_the_context(
 def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
   words = files.WORDS * 3
   context = " ".join(words)
-  begins = np.cumsum([0] + [len(w) + 1 for w in words[:-1]])
+  begins = np.cumsum([0] + [len(word) + 1 for word in words[:-1]])
   # A row of length 15 has 15 - 3 - 2 = 10 tokens of the context.
   for first_word in range(len(words)):
     for num_words in (1, 3, 10, 11):
@@ -134,18 +143,20 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
       start, end = begins[first_word], begins[last_word] + len(words[last_word])
       example = make_question(context, context[start:end], int(start))
       rows = questions.encode_questions(
-        [example], bert_vocabulary, 15, stride=4
+        [example], bert_vocabulary, length=15, stride=4
       ).rows
       num_windows_with_answer = 0
-      for i, (a, b) in enumerate(window_bounds(len(words), 10, 4)):
-        is_inside = a <= first_word and last_word < b
+      for i, (window_begin, window_end) in enumerate(
+        window_bounds(len(words), 10, 4)
+      ):
+        is_inside = window_begin <= first_word and last_word < window_end
         assert (rows.labels[i, 0] > 0) == is_inside
         if is_inside:
           num_windows_with_answer += 1
           assert label_text(example, rows, i) == context[start:end]
           assert rows.labels[i].tolist() == [
-            first_word - a + 4,
-            last_word - a + 4,
+            first_word - window_begin + 4,
+            last_word - window_begin + 4,
           ]
         else:
           assert rows.labels[i].tolist() == [0, 0]
@@ -170,7 +181,7 @@ def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
       unlabelled_question,
     ],
     bert_vocabulary,
-    32,
+    length=32,
   )
   labels = encoded.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
@@ -178,7 +189,7 @@ def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
   assert encoded.notes == {note: ["moved"]}
   # A space has no piece, so no piece holds the answer " ".
   encoded = questions.encode_questions(
-    [make_question("the  cat", " ", 4)], bert_vocabulary, 32
+    [make_question("the  cat", " ", 4)], bert_vocabulary, length=32
   )
   assert encoded.notes == {"answers that no piece holds, not trained on": ["q"]}
 
@@ -186,14 +197,16 @@ def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
 def test_questions_and_contexts_of_any_size_fit(bert_vocabulary):
   long_text = " ".join(["dog"] * 100)
   encoded = questions.encode_questions(
-    [make_question(long_text, question_text=long_text)], bert_vocabulary, 32
+    [make_question(long_text, question_text=long_text)],
+    bert_vocabulary,
+    length=32,
   )
   assert encoded_rows.lengths(encoded.rows).max() <= 32
   assert encoded.notes == {"questions cut": ["q"]}
   first_characters = encoded.rows.offsets[encoded.rows.offsets[:, 0] >= 0, 0]
   assert set(first_characters) == {4 * i for i in range(100)}
   encoded = questions.encode_questions(
-    [make_question(" \n ", question_text="")], bert_vocabulary, 32
+    [make_question(" \n ", question_text="")], bert_vocabulary, length=32
   )
   assert [bert_vocabulary.pieces[i] for i in encoded.rows.ids] == [
     "[CLS]",
@@ -220,7 +233,7 @@ def test_files_of_both_squad_versions_are_read(tmp_path):
     ]
 
   examples = read_examples("squad2", "train")
-  assert [e["answers"] for e in examples] == [
+  assert [example["answers"] for example in examples] == [
     [{"text": "cat", "answer_start": 4}],
     [],
   ]
@@ -244,16 +257,16 @@ def test_files_of_both_squad_versions_are_read(tmp_path):
       read_examples("squad", "train")
 
 
-@pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
+@pytest.mark.skipif(not DATA_FOLDER, reason="BERT_JAX_TEST_DATA is not set")
 def test_answers_of_real_questions_are_found():
   vocabulary = files.load_vocabulary(
-    f"{DATA}/vocab/bert-base-uncased-vocab.txt"
+    f"{DATA_FOLDER}/vocab/bert-base-uncased-vocab.txt"
   )
   task = task_inputs.find_task("squad")
-  path = f"{DATA}/eval/squad/xquad.en.json"
+  path = f"{DATA_FOLDER}/eval/squad/xquad.en.json"
   examples = task_inputs.read(task, [task_inputs.Input("validation", path)])
   examples = examples.splits["validation"]
-  encoded = questions.encode_questions(examples, vocabulary, 384)
+  encoded = questions.encode_questions(examples, vocabulary, length=384)
   rows = encoded.rows
   assert len(examples) == 1190 and not encoded.notes
   answered_examples = set()

@@ -22,7 +22,13 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 COLUMNS = "text=text,label=moods"
-MOODS_TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
+MOODS_TASK = Task(
+  "moods",
+  "multi_label",
+  ("a", "b", "c"),
+  num_choices=1,
+  metrics=("f1_micro",),
+)
 
 
 def read_contents(inputs, **options):
@@ -39,8 +45,10 @@ def test_lists_and_names_with_commas_read_the_same(tmp_path):
   moods = [["joy", " hope, at last"], [], ["joy"], [7.0]]
   lines = [{"text": "a", "moods": label_names} for label_names in moods]
   list_path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  rows = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
-  table_path = files.write_text(tmp_path / "a.tsv", "text\tmoods\n" + rows)
+  table_lines = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
+  table_path = files.write_text(
+    tmp_path / "a.tsv", "text\tmoods\n" + table_lines
+  )
   contents = read_contents({"train": list_path, "validation": table_path})
   assert (
     labels_of(contents, "train")
@@ -89,7 +97,7 @@ def test_the_loss_is_the_mean_binary_cross_entropy():
   rng = np.random.default_rng(0)
   logits = rng.normal(size=(3, 4)).astype(np.float32) * 3
   labels = rng.integers(0, 2, (3, 4))
-  labels[1] = logits[1] > 0
+  labels[1] = logits[1] > 0  # Every label of row 1 is predicted correctly.
   weights = jnp.array([1.0, 1.0, 0.0])
   sums = finetune.task_sums("multi_label", logits, jnp.array(labels), weights)
   probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
@@ -108,7 +116,7 @@ def test_scores_agree_with_counts_of_labels():
     for i, row in enumerate(is_label)
   ]
   rows = encode.encode_texts(
-    MOODS_TASK, examples, tiny_tasks.vocabulary(), 16
+    MOODS_TASK, examples, tiny_tasks.vocabulary(), length=16
   ).rows
   np.testing.assert_array_equal(rows.labels, is_label)
   predicted = predictions.make_predictions(MOODS_TASK, rows, logits, examples)
@@ -171,30 +179,30 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   config["batch_size"] = 16
   run = str(tmp_path / "run")
   train.run(config, run)
-  last_row = logging.read_rows(str(tmp_path / "run" / "metrics.jsonl"))[-1]
-  assert last_row["f1_micro"] > 0.9 and last_row["predicted_labels"] > 1
-  runs = sweep.plan(config, [], [0])
+  last_line = logging.read_rows(str(tmp_path / "run" / "metrics.jsonl"))[-1]
+  assert last_line["f1_micro"] > 0.9 and last_line["predicted_labels"] > 1
+  runs = sweep.plan(config, grid=[], seeds=[0])
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
-    assert name in last_row
+    assert name in last_line
     sweep.check_metric(name, runs)
   # These give the same labels: `evaluate` of the run, `predict` of the run,
   # and `predict` of the run's copy in the format of transformers.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   run_command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out
-  assert f"f1_micro: {last_row['f1_micro']:.6g}" in printed
-  scored_rows = read_lines(tmp_path / "out" / "predictions.jsonl")
+  assert f"f1_micro: {last_line['f1_micro']:.6g}" in printed
+  evaluated_predictions = read_lines(tmp_path / "out" / "predictions.jsonl")
   flags = dict(input=path, output=tmp_path / "p.jsonl")
   run_command("predict", model=run, **flags)
   predicted = read_lines(tmp_path / "p.jsonl")
-  assert [x["labels"] for x in predicted] == [
-    x["prediction"] for x in scored_rows
+  assert [prediction["labels"] for prediction in predicted] == [
+    evaluated["prediction"] for evaluated in evaluated_predictions
   ]
   weights = load.read(str(run))
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
   run_command("predict", model=tmp_path / "hf", **flags)
   predictions_of_copy = read_lines(tmp_path / "p.jsonl")
-  assert [x["labels"] for x in predictions_of_copy] == [
-    x["labels"] for x in predicted
+  assert [prediction["labels"] for prediction in predictions_of_copy] == [
+    prediction["labels"] for prediction in predicted
   ]

@@ -70,7 +70,10 @@ def run_reference(model, tokenizer, text):
 def test_probabilities_are_those_of_transformers(
   family, declaring_file, tmp_path
 ):
-  """The model is used as published, converted, converted back and exported."""
+  """Opens a model as published, converted, converted back and exported.
+
+  Each form must give the probabilities of transformers.
+  """
   path = str(tmp_path / "published")
   model, tokenizer = write_random_model(
     tmp_path / "published", family, "classes", declaring_file
@@ -93,14 +96,16 @@ def test_probabilities_are_those_of_transformers(
     for name in ("published", "converted", "back")
   ]
   for predictor in (*predictors, export.load(str(tmp_path / "program"))):
-    rows = predict.predict(predictor, examples)
-    probabilities = [[*row["probabilities"].values()] for row in rows]
+    predictions = predict.predict(predictor, examples)
+    probabilities = [
+      [*prediction["probabilities"].values()] for prediction in predictions
+    ]
     # The logits are about 10, so the libraries' float32 results differ a bit.
     np.testing.assert_allclose(probabilities, expected, atol=2e-5)
   for name in ("back", "published"):
     reopened = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
-    assert [reopened(t)["input_ids"] for t in TEXTS_WITHOUT_SEP] == [
-      tokenizer(t)["input_ids"] for t in TEXTS_WITHOUT_SEP
+    assert [reopened(text)["input_ids"] for text in TEXTS_WITHOUT_SEP] == [
+      tokenizer(text)["input_ids"] for text in TEXTS_WITHOUT_SEP
     ]
   _check_task_ids(tmp_path, path, tokenizer)
 
@@ -108,8 +113,10 @@ def test_probabilities_are_those_of_transformers(
 def _check_task_ids(tmp_path, path, tokenizer):
   """Prepares a task; its ids must be those of transformers."""
   lines = [
-    json.dumps({"a": a, "b": b, "label": "x"})
-    for a, b in zip(TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True)
+    json.dumps({"a": text, "b": pair, "label": "x"})
+    for text, pair in zip(
+      TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True
+    )
   ]
   (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
   task = task_inputs.find_task(
@@ -120,14 +127,14 @@ def _check_task_ids(tmp_path, path, tokenizer):
     task_inputs.parse_inputs(task, [f"train={tmp_path}/t.jsonl"]),
     path,
     str(tmp_path / "task"),
-    64,
+    length=64,
   )
   _, rows, _ = load_rows(str(tmp_path / "task"), "train")
   ids = np.split(rows.ids, rows.starts[1:-1])
-  for row, a, b in zip(
+  for row, text, pair in zip(
     ids, TEXTS_WITHOUT_SEP, TEXTS_WITHOUT_SEP[::-1], strict=True
   ):
-    assert row.tolist() == tokenizer(a, b)["input_ids"]
+    assert row.tolist() == tokenizer(text, pair)["input_ids"]
   saved = open_vocabulary.load(str(tmp_path / "task"))
   assert saved.encode_batch(TEXTS_WITHOUT_SEP) == [
     tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -141,7 +148,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     tmp_path / "fill", "bert", "fill", "added_tokens.json"
   )
   mask = tokenizer.mask_token_id
-  # Make a row for each token between [CLS] and [SEP], and mask it there.
+  # Make a row for each token between [CLS] and [SEP], with this token masked.
   expected = []
   for text in TEXTS_WITHOUT_SEP[:3]:
     ids = torch.tensor(tokenizer(text)["input_ids"])
@@ -170,11 +177,13 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
   np.testing.assert_allclose(
     probabilities, top_three.values.tolist(), atol=1e-5
   )
-  for text, row in zip(
+  for text, text_features in zip(
     TEXTS_WITHOUT_SEP, features.extract(opened, TEXTS_WITHOUT_SEP), strict=True
   ):
     expected_vectors = (
       run_reference(model.bert, tokenizer, text).last_hidden_state[0].numpy()
     )
-    assert list(row.tokens) == tokenizer(text).tokens()
-    np.testing.assert_allclose(row.vectors, expected_vectors, atol=2e-4)
+    assert list(text_features.tokens) == tokenizer(text).tokens()
+    np.testing.assert_allclose(
+      text_features.vectors, expected_vectors, atol=2e-4
+    )

@@ -56,9 +56,10 @@ def test_each_word_gives_one_row_of_character_ids():
       ids_with_ends,
     )
   assert word_encoder.encode_batch([]) == []
-  copy = pickle.loads(pickle.dumps(sentence_encoder))
+  unpickled = pickle.loads(pickle.dumps(sentence_encoder))
   assert (
-    copy == sentence_encoder != word_encoder and word_encoder.vocab_size == 262
+    unpickled == sentence_encoder != word_encoder
+    and word_encoder.vocab_size == 262
   )
 
 
@@ -98,7 +99,9 @@ def test_only_encode_special_reads_sentence_ends_in_a_text():
 def test_decode_gives_the_words_back(adds_sentence_ends):
   vocabulary = Characters(adds_sentence_ends)
   for text, ids in zip(TEXTS, vocabulary.encode_batch(TEXTS), strict=True):
-    words = [w.encode()[:48].decode("utf-8", "ignore") for w in text.split()]
+    words = [
+      word.encode()[:48].decode("utf-8", "ignore") for word in text.split()
+    ]
     assert vocabulary.decode(ids) == " ".join(words)
     padded_ids = np.concatenate([ids, np.zeros((2, MAX_CHARS), np.int32)])
     assert vocabulary.decode(padded_ids.tolist()) == vocabulary.decode(ids)
@@ -146,11 +149,11 @@ def test_seqio_vocabulary_gives_the_same_ids(adds_sentence_ends):
     .map(vocabulary.decode_tf)
     .as_numpy_iterator()
   )
-  assert [x.decode() for x in decoded_texts] == [
+  assert [text.decode() for text in decoded_texts] == [
     vocabulary.decode(row) for row in expected
   ]
   texts_of_padded_ids = vocabulary.decode_tf(batch_ids.to_tensor()).numpy()
-  assert [x.decode() for x in texts_of_padded_ids] == [
+  assert [text.decode() for text in texts_of_padded_ids] == [
     vocabulary.decode(row) for row in expected
   ]
   broken_texts = [b"a\xffb \xc3", b"\xed\xa0\x80"]

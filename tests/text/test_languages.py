@@ -640,14 +640,14 @@ def test_prepare_warns_of_pieces_that_no_text_gives(
   content = pathlib.Path(vocabulary_path("wordpiece", **ACCENTS)).read_bytes()
   (tmp_path / "mine.txt").write_bytes(content)
   path = str(tmp_path / "mine.txt")
-  for options, warns in ((STRIPPED, True), (ACCENTS, False)):
+  for options, must_warn in ((STRIPPED, True), (ACCENTS, False)):
     folder = str(tmp_path / "-".join(["p", *options]))
     prepare.prepare(
       vocabulary_path.text_path, path, folder, processes=1, **options
     )
     stderr = capsys.readouterr().err
-    assert ("of 3,000 pieces, such as" in stderr) == warns, stderr
-    assert ("no text gives them" in stderr) == warns
+    assert ("of 3,000 pieces, such as" in stderr) == must_warn, stderr
+    assert ("no text gives them" in stderr) == must_warn
 
 
 def test_a_seqio_task_uses_the_settings_of_the_vocabulary(vocabulary_path):

@@ -42,21 +42,21 @@ def test_stripped_marks_that_are_no_accents_are_counted(
 def test_training_warns_that_it_strips_marks(tmp_path, capsys):
   text = tmp_path / "text.txt"
   text.write_text("\n".join(LANGUAGES["hindi"]), encoding="utf-8")
-  for options, warns in (
+  for options, must_warn in (
     (STRIP_ACCENTS, True),
     (KEEP_ACCENTS, False),
     (KEEP_CASE, False),
   ):
     output = str(tmp_path / "-".join(["v", *options]))
     train_vocab.train_vocab(str(text), 100, output, **options)
-    assert ("--keep-accents keeps them" in capsys.readouterr().err) == warns
+    assert ("--keep-accents keeps them" in capsys.readouterr().err) == must_warn
 
 
 def test_long_words_give_warnings(tmp_path, capsys):
-  """A sentence without spaces is one word.
+  """Trains on a sentence without spaces, which counts as one word.
 
-  WordPiece makes this word [UNK]. With a unigram model, either all its pieces
-  are masked or none.
+  There must be a warning for WordPiece, which makes this word [UNK], and for a
+  unigram model, which masks either all pieces of the word or none.
   """
   text = tmp_path / "text.txt"
   line = "".join(LANGUAGES["thai"]).replace(" ", "")
@@ -70,15 +70,18 @@ def test_long_words_give_warnings(tmp_path, capsys):
   train_vocab.train_vocab(
     str(text), 100, output, algorithm="unigram", keep_accents=True
   )
-  for rule, warns in (("space", True), ("albert", False)):
+  for rule, must_warn in (("space", True), ("albert", False)):
     prepare.prepare(
       str(text), output, str(tmp_path / rule), processes=1, word_starts=rule
     )
-    assert ("--word-starts=albert" in capsys.readouterr().err) == warns
+    assert ("--word-starts=albert" in capsys.readouterr().err) == must_warn
 
 
 def test_long_lines_are_not_dropped(tmp_path):
-  """SentencePiece would leave out lines of more than 4,192 bytes."""
+  """Trains on a line of over 20,000 bytes; its characters must be known.
+
+  SentencePiece by itself would leave out lines of more than 4,192 bytes.
+  """
   text = tmp_path / "text.txt"
   line = " ".join(LANGUAGES["hindi"] * 20) + "".join(LANGUAGES["thai"] * 40)
   assert len(line.encode()) > 20_000
@@ -93,7 +96,10 @@ def test_long_lines_are_not_dropped(tmp_path):
 
 
 def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
-  """Hugging Face's trainer keeps 1,000 characters, and ours keeps more."""
+  """Trains on 1,500 characters; all must be pieces.
+
+  Hugging Face's trainer by itself would keep 1,000 characters.
+  """
   characters = [chr(0x4E00 + i) for i in range(1500)]
   text = tmp_path / "text.txt"
   text.write_text("".join(characters) * 2, encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Tests `--add-tokens FILE`, and models without rows for the new pieces."""
+"""Tests `--add-tokens FILE`, and models without rows for the new pieces.
+
+Here a row is a row of the word table: the embedding of one piece.
+"""
 
 import json
 
@@ -71,7 +74,10 @@ def test_each_line_is_added_or_reported(tmp_path):
 
 @pytest.mark.parametrize("family", MAKE_VOCABULARY)
 def test_ids_are_those_of_add_tokens(family, tmp_path):
-  """transformers' tokenizer gives the same ids after its `add_tokens`."""
+  """Adds tokens from a file, and to transformers' tokenizer by `add_tokens`.
+
+  Both must give the same ids.
+  """
   transformers = pytest.importorskip("transformers")
   new_tokens = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
 
@@ -253,7 +259,7 @@ def test_new_rows_are_means_or_random():
   # The tokenizer may already have the new pieces, while its model has no rows
   # for them.
   new_vocabulary = added_tokens.add_tokens(
-    vocabulary, [added_tokens.AddedToken(n) for n in new_pieces]
+    vocabulary, [added_tokens.AddedToken(piece) for piece in new_pieces]
   )
   new_ids_of = added_tokens.old_piece_cutter(new_vocabulary)
   assert any(new_ids_of(name) for name in new_pieces)
@@ -379,10 +385,12 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
   example = {"id": 0, "text": "red [MASK] runs"}
   (prediction,) = predict.predict(predictor, [example])
   candidates = prediction["masks"][0]
-  assert {c["token"] for c in candidates} <= set(tiny_tasks.PIECES)
+  assert {candidate["token"] for candidate in candidates} <= set(
+    tiny_tasks.PIECES
+  )
   # The softmax is over all rows. Here the rows without pieces have almost all
   # of the probability.
-  assert sum(c["probability"] for c in candidates) < 1e-6
+  assert sum(candidate["probability"] for candidate in candidates) < 1e-6
 
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path):

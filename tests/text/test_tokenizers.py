@@ -18,9 +18,9 @@ from tiny_vocabularies import (
 
 from bert_jax.text import open_vocabulary, unigram, wordpiece
 
-DATA = os.environ.get("BERT_JAX_TEST_DATA")
+DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
 needs_data = pytest.mark.skipif(
-  not DATA, reason="BERT_JAX_TEST_DATA names no folder with vocabularies"
+  not DATA_FOLDER, reason="BERT_JAX_TEST_DATA names no folder with vocabularies"
 )
 
 
@@ -63,7 +63,7 @@ def test_special_tokens_are_text_by_default(rules):
   """
   vocabulary = bert_vocabulary("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
-  assert [p for p, _ in pieces_and_slices(vocabulary, text)].count(
+  assert [piece for piece, _ in pieces_and_slices(vocabulary, text)].count(
     "[MASK]"
   ) == 0
   assert pieces_and_slices(vocabulary, text, with_special=True) == [
@@ -87,20 +87,20 @@ def test_original_rules_differ_from_those_of_hugging_face():
   )
   # Both rules keep characters that Unicode has not assigned.
   for vocabulary in (hugging_face_vocabulary, original_vocabulary):
-    assert [p for p, _ in pieces_and_slices(vocabulary, "a\u0378b")] == [
-      "a\u0378b"
-    ]
+    assert [
+      piece for piece, _ in pieces_and_slices(vocabulary, "a\u0378b")
+    ] == ["a\u0378b"]
   assert [
-    p for p, _ in pieces_and_slices(hugging_face_vocabulary, "a\ue000b")
+    piece for piece, _ in pieces_and_slices(hugging_face_vocabulary, "a\ue000b")
   ] == ["ab"]
-  assert [p for p, _ in pieces_and_slices(original_vocabulary, "a\ue000b")] == [
-    "[UNK]"
-  ]
+  assert [
+    piece for piece, _ in pieces_and_slices(original_vocabulary, "a\ue000b")
+  ] == ["[UNK]"]
   assert pieces_and_slices(hugging_face_vocabulary, "x" * 101)[0][0] == "[UNK]"
   assert pieces_and_slices(original_vocabulary, "x" * 101)[0][0] == "x" * 101
-  assert [p for p, _ in pieces_and_slices(original_vocabulary, "ΣΑΣ")] == [
-    "σας"
-  ]
+  assert [
+    piece for piece, _ in pieces_and_slices(original_vocabulary, "ΣΑΣ")
+  ] == ["σας"]
   # The offsets of a letter include a stripped accent after it.
   for vocabulary in (hugging_face_vocabulary, original_vocabulary):
     text = "A\u0301b\u0323\u0301 ab\u0301"
@@ -130,7 +130,7 @@ def test_byte_level_pieces_and_offsets():
     ("the", "the"),
     ("Ġthe", "the"),
   ]
-  assert [p for p, _ in pieces_and_slices(vocabulary, "the<mask>")] != [
+  assert [piece for piece, _ in pieces_and_slices(vocabulary, "the<mask>")] != [
     "the",
     "<mask>",
   ]
@@ -144,7 +144,9 @@ def test_byte_level_pieces_and_offsets():
     vocabulary.special.sep,
   ) == (0, 1, 2)
   # A letter of two bytes has two pieces with the same offsets.
-  assert [s for _, s in pieces_and_slices(vocabulary, "é")] == ["é", "é"]
+  assert [
+    text_slice for _, text_slice in pieces_and_slices(vocabulary, "é")
+  ] == ["é", "é"]
 
 
 # Texts in which the ends of words depend on the characters around them.
@@ -186,7 +188,11 @@ TEXTS_WITH_CONTEXT += [
   ],
 )
 def test_batches_give_what_single_texts_give(make_vocabulary):
-  """The cache, which holds chunks of earlier texts, does not change the ids."""
+  """Encodes texts in batches and one by one, some of them twice.
+
+  The ids must be equal: the cache of earlier chunks of text must not change
+  them.
+  """
   vocabulary, all_texts = (
     make_vocabulary(),
     random_texts(2000) + TEXTS_WITH_CONTEXT,
@@ -196,17 +202,19 @@ def test_batches_give_what_single_texts_give(make_vocabulary):
   assert flat_ids.tolist() == list(itertools.chain(*ids_of_batch))
   assert flat_ids.dtype == np.int32
   assert lengths.tolist() == list(map(len, ids_of_batch))
-  assert ids_of_batch == [e.ids for e in vocabulary.encode_offsets(all_texts)]
+  assert ids_of_batch == [
+    encoded.ids for encoded in vocabulary.encode_offsets(all_texts)
+  ]
   assert ids_of_batch == vocabulary.encode_batch(all_texts)
-  copy = pickle.loads(pickle.dumps(vocabulary))
+  unpickled = pickle.loads(pickle.dumps(vocabulary))
   assert (
-    copy == vocabulary
-    and copy.encode_batch(all_texts[::-1]) == ids_of_batch[::-1]
+    unpickled == vocabulary
+    and unpickled.encode_batch(all_texts[::-1]) == ids_of_batch[::-1]
   )
   for text, encoded in zip(
     all_texts, vocabulary.encode_offsets(all_texts), strict=True
   ):
-    assert all(0 <= b <= e <= len(text) for b, e in encoded.offsets)
+    assert all(0 <= begin <= end <= len(text) for begin, end in encoded.offsets)
     assert encoded.offsets == sorted(encoded.offsets)
 
 
@@ -221,22 +229,24 @@ def test_seqio_vocabularies_agree(make_vocabulary):
 
   vocabulary, all_texts = (
     TextVocabulary(make_vocabulary),
-    [t for t in random_texts(300) if t] + [""],
+    [text for text in random_texts(300) if text] + [""],
   )
   expected = [vocabulary.encode(text) for text in all_texts]
   assert vocabulary.encode_tf(tf.constant(all_texts)).to_list() == expected
   dataset = tf.data.Dataset.from_tensor_slices(all_texts).repeat(4)
   # Four threads share one tokenizer.
-  ds = (
+  encoded_texts = (
     dataset.batch(50).map(vocabulary.encode_tf, num_parallel_calls=4).unbatch()
   )
-  assert [row.tolist() for row in ds.as_numpy_iterator()] == expected * 4
-  ds = (
+  assert [
+    row.tolist() for row in encoded_texts.as_numpy_iterator()
+  ] == expected * 4
+  decoded_texts = (
     dataset.take(len(all_texts))
     .map(vocabulary.encode_tf)
     .map(vocabulary.decode_tf)
   )
-  decoded = [text.decode() for text in ds.as_numpy_iterator()]
+  decoded = [text.decode() for text in decoded_texts.as_numpy_iterator()]
   assert decoded == [vocabulary.decode(ids) for ids in expected]
   broken_bytes = b"the \xff\xc3"
   expected_ids = vocabulary.encode(broken_bytes.decode("utf-8", "replace"))
@@ -247,8 +257,10 @@ def test_seqio_vocabularies_agree(make_vocabulary):
 
 
 def test_words_of_sentence_pieces_begin_as_published():
-  """The rule is from google-research/albert create_pretraining_data.py,
-  _is_start_piece_sp.
+  """Tests the rule of ALBERT's published program.
+
+  It is `_is_start_piece_sp` of google-research/albert
+  create_pretraining_data.py.
   """
   pieces_that_begin_a_word = [
     "▁the",
@@ -304,9 +316,11 @@ def test_the_first_piece_of_a_text_starts_a_word():
   """Even a piece that is spelled like one inside a word starts a word there."""
   vocabulary = roberta_vocabulary()
   (ids,) = vocabulary.encode_batch(["than the an"])
-  starts = vocabulary.find_word_starts(np.array(ids)).astype(int).tolist()
+  is_word_start = (
+    vocabulary.find_word_starts(np.array(ids)).astype(int).tolist()
+  )
   assert [vocabulary.pieces[i] for i in ids] == ["th", "an", "Ġthe", "Ġa", "n"]
-  assert starts == [1, 0, 1, 1, 0]
+  assert is_word_start == [1, 0, 1, 1, 0]
   (ids,) = bert_vocabulary("a ##n the").encode_batch(["an the"])
   assert bert_vocabulary("a ##n the").find_word_starts(ids).tolist() == [
     True,
@@ -418,7 +432,7 @@ def test_published_vocabularies_have_their_sizes_and_ids():
     "gpt1": "gpt1/encoder_bpe_40000.json",
     "albert": "albert_like/30k-clean.model",
   }.items():
-    vocabularies[name] = open_vocabulary.load(f"{DATA}/vocab/{path}")
+    vocabularies[name] = open_vocabulary.load(f"{DATA_FOLDER}/vocab/{path}")
   sizes = {
     name: vocabulary.vocab_size for name, vocabulary in vocabularies.items()
   }
@@ -438,14 +452,16 @@ def test_published_vocabularies_have_their_sizes_and_ids():
   ids_of_words = albert.encode_batch(["Testing masking"])[0]
   pieces = [albert.pieces[i] for i in ids_of_words]
   assert albert.find_word_starts(ids_of_words).tolist() == [
-    p.startswith(unigram.SPACE) for p in pieces
+    piece.startswith(unigram.SPACE) for piece in pieces
   ]
-  path = f"{DATA}/vocab/albert_like/30k-clean.model"
+  path = f"{DATA_FOLDER}/vocab/albert_like/30k-clean.model"
   albert = open_vocabulary.load(path, word_starts="albert")
   (ids,) = albert.encode_batch(["masking, don't re-mask 25ths"])
   pieces_and_starts = zip(
     (albert.pieces[i] for i in ids), albert.find_word_starts(ids), strict=True
   )
   assert [
-    p for p, begins in pieces_and_starts if not begins and p in ",'-"
+    piece
+    for piece, begins_word in pieces_and_starts
+    if not begins_word and piece in ",'-"
   ] == []

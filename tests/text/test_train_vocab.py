@@ -89,10 +89,10 @@ def test_frequent_pairs_are_merged_first():
   # occurrences.
   alphabet = sorted(set("lowernewestwidest"))
   assert pieces[5 : 5 + len(alphabet)] == alphabet
-  inner_letters = sorted({c for word in counts for c in word[1:]})
+  inner_letters = sorted({letter for word in counts for letter in word[1:]})
   start = 5 + len(alphabet)
   stop = start + len(inner_letters)
-  assert pieces[start:stop] == [f"##{c}" for c in inner_letters]
+  assert pieces[start:stop] == [f"##{letter}" for letter in inner_letters]
   assert pieces[stop : stop + 2] == ["##es", "##est"]
 
 
@@ -184,7 +184,7 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   folder.mkdir()
   train(str(folder / "vocab.txt"), lower_case=False)
   train(str(folder / "x.txt"))
-  # `train_vocab` writes this name into a cased model, as that of its rules.
+  # `train_vocab` writes this name of its cleaning rules into a cased model.
   protobuf_field, rule_name = (
     tiny_vocabularies.protobuf_field,
     b"nmt_nfkc_cased",

@@ -46,21 +46,21 @@ def test_special_tokens_are_special_only_on_request():
   )
   assert tokenizer.encode_special("[MASK]") == [mask]
   assert tokenizer.encode_special(" [MASK] ") == [mask]
-  text_ids = [tokenizer.pieces.index(p) for p in ("[", "mask", "]")]
+  text_ids = [tokenizer.pieces.index(piece) for piece in ("[", "mask", "]")]
   assert tokenizer.encode_special("[mask]") == text_ids
   assert pieces_of(tokenizer, "[MASK]") == ["[", "mask", "]"]
   assert pieces_of(tokenizer, "a[SEP]") == ["[UNK]", "[", "sep", "]"]
 
 
 def test_published_vocabularies_give_the_published_ids():
-  data = os.environ.get("BERT_JAX_TEST_DATA")
-  if not data:
+  data_folder = os.environ.get("BERT_JAX_TEST_DATA")
+  if not data_folder:
     pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
-  path = pathlib.Path(data, "vocab", "bert-base-uncased-vocab.txt")
+  path = pathlib.Path(data_folder, "vocab", "bert-base-uncased-vocab.txt")
   bert = wordpiece.build(open_vocabulary.read_vocab(path))
   ids = bert.encode_special("i am going to [MASK] to study math")
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
-  path = pathlib.Path(data, "vocab", "bert-base-cased-vocab.txt")
+  path = pathlib.Path(data_folder, "vocab", "bert-base-cased-vocab.txt")
   with pytest.raises(ValueError, match="no-lower-case"):
     open_vocabulary.load(path)
   cased = open_vocabulary.load(path, lower_case=False)
@@ -114,10 +114,10 @@ def test_word_starts_and_text_are_found_from_ids():
 
 def test_a_pickled_tokenizer_gives_the_same_ids():
   tokenizer = tiny_tokenizer("good rush ##ers !")
-  copy = pickle.loads(pickle.dumps(tokenizer))
+  unpickled = pickle.loads(pickle.dumps(tokenizer))
   text = "good rushers [MASK]!"
-  assert copy.encode_batch([text]) == tokenizer.encode_batch([text])
-  assert copy.encode_special(text) == tokenizer.encode_special(text)
+  assert unpickled.encode_batch([text]) == tokenizer.encode_batch([text])
+  assert unpickled.encode_special(text) == tokenizer.encode_special(text)
 
 
 def test_missing_special_token_is_named():

@@ -17,7 +17,11 @@ from bert_jax.text.vocabulary import SpecialIds
 
 LENGTH = 6
 DOCUMENTS = [
-  [f"{a} {b} sat on the mat ." for a in ("One", "no") for b in ("cat", "dog")]
+  [
+    f"{article} {animal} sat on the mat ."
+    for article in ("One", "no")
+    for animal in ("cat", "dog")
+  ]
   + [f"naïve reader{i} , {'x' * 70} and <S> too !"]
   for i in range(12)
 ]
@@ -39,7 +43,9 @@ def prepared_folder(tmp_path_factory):
   """
   path = tmp_path_factory.mktemp("words")
   vocab = path / "words.txt"
-  vocab.write_text("".join(f"{w}\n" for w in VOCABULARY), encoding="utf-8")
+  vocab.write_text(
+    "".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8"
+  )
   output = str(path / "prepared")
   prepare.prepare(
     write_text(path / "t.txt"),
@@ -110,7 +116,9 @@ def test_a_trained_vocabulary_has_the_words_that_occur_twice(tmp_path, capsys):
       for word in sentence.split():
         counts[word] = counts.get(word, 0) + 1
   frequent_words = [
-    w for w in counts if counts[w] > 1 and w not in words.SPECIAL_WORDS
+    word
+    for word in counts
+    if counts[word] > 1 and word not in words.SPECIAL_WORDS
   ]
   expected = [
     *words.SPECIAL_WORDS,
@@ -132,10 +140,14 @@ def test_the_folder_keeps_words_that_the_vocabulary_lacks(prepared_folder):
   all_sentences = []
   for split in reader.SPLITS:
     sentences, corpus = read_sentences(prepared_folder, split)
-    assert all(s[0] == "<S>" and s[-1] == "</S>" for s in sentences)
-    all_sentences += [" ".join(s[1:-1]) for s in sentences]
+    assert all(
+      sentence[0] == "<S>" and sentence[-1] == "</S>" for sentence in sentences
+    )
+    all_sentences += [" ".join(sentence[1:-1]) for sentence in sentences]
     assert corpus.spellings is not None
-  input_sentences = [s for document in DOCUMENTS for s in document]
+  input_sentences = [
+    sentence for document in DOCUMENTS for sentence in document
+  ]
   assert sorted(all_sentences) == sorted(input_sentences)
   train, _ = read_sentences(prepared_folder, "train")
   flat_words = [word for sentence in train for word in sentence]
@@ -190,48 +202,60 @@ def read_words(prepared_folder, split):
   return all_words
 
 
-def test_windows_have_the_words_and_their_neighbours(prepared_folder):
-  """A row is a stretch of the text, and an epoch has all words."""
+def test_rows_have_the_words_and_their_neighbours(prepared_folder):
+  """Each row must have words that follow each other in the text.
+
+  Its targets must be the neighbours of its words. An epoch must have at least
+  as many words as the text.
+  """
   data = loader.open_data(prepared_folder, "elmo", seed=3, length=LENGTH)
   text = read_words(prepared_folder, "train")
   num_words = 0
   batch = data.read(0, len(text) // LENGTH + 2)
   for row in range(len(batch["char_ids"])):
     is_real = batch["sequence_ids"][row] == 1
-    count = int(is_real.sum())
-    assert is_real[:count].all() and not batch["char_ids"][row, count:].any()
-    chars = batch["char_ids"][row, :count].tolist()
-    starts = [
+    row_length = int(is_real.sum())
+    assert (
+      is_real[:row_length].all()
+      and not batch["char_ids"][row, row_length:].any()
+    )
+    chars = batch["char_ids"][row, :row_length].tolist()
+    possible_begins = [
       i
-      for i in range(len(text) - count + 1)
-      if [word.chars for word in text[i : i + count]] == chars
+      for i in range(len(text) - row_length + 1)
+      if [word.chars for word in text[i : i + row_length]] == chars
     ]
-    assert starts
+    assert possible_begins
     candidates = []
-    for begin in starts:
-      window = range(begin, begin + count)
+    for begin in possible_begins:
+      word_indices = range(begin, begin + row_length)
       following = [
-        0 if text[i].ends_sentence else text[i + 1].target for i in window
+        0 if text[i].ends_sentence else text[i + 1].target for i in word_indices
       ]
       preceding = [
-        0 if text[i].begins_sentence else text[i - 1].target for i in window
+        0 if text[i].begins_sentence else text[i - 1].target
+        for i in word_indices
       ]
       candidates.append((following, preceding))
     targets = tuple(
-      batch[f"{name}_ids"][row, :count].tolist()
+      batch[f"{name}_ids"][row, :row_length].tolist()
       for name in ("next", "previous")
     )
     assert targets in candidates
-    ends = [word.ends_sentence for word in text[starts[0] : starts[0] + count]]
-    begins = [
-      word.begins_sentence for word in text[starts[0] : starts[0] + count]
+    is_last = [
+      word.ends_sentence
+      for word in text[possible_begins[0] : possible_begins[0] + row_length]
+    ]
+    is_first = [
+      word.begins_sentence
+      for word in text[possible_begins[0] : possible_begins[0] + row_length]
     ]
     weights = np.zeros((2, LENGTH))
-    weights[0, :count] = np.logical_not(ends)
-    weights[1, :count] = np.logical_not(begins)
+    weights[0, :row_length] = np.logical_not(is_last)
+    weights[1, :row_length] = np.logical_not(is_first)
     assert batch["next_weights"][row].tolist() == weights[0].tolist()
     assert batch["previous_weights"][row].tolist() == weights[1].tolist()
-    num_words += count
+    num_words += row_length
   assert num_words >= len(text)
 
 
@@ -252,36 +276,41 @@ def test_streams_continue_from_batch_to_batch(prepared_folder):
     for word, next_word in itertools.pairwise(text)
     if not word.ends_sentence
   ]
-  num_windows = len(links) // (num_rows * LENGTH)
+  num_batches = len(links) // (num_rows * LENGTH)
   batches = [
-    data.read(window * num_rows, num_rows) for window in range(num_windows)
+    data.read(batch_number * num_rows, num_rows)
+    for batch_number in range(num_batches)
   ]
   for row in range(num_rows):
-    next_ids = np.concatenate([b["next_ids"][row] for b in batches])
+    next_ids = np.concatenate([batch["next_ids"][row] for batch in batches])
     forward_chars = np.concatenate(
-      [b["char_ids"][row] for b in batches]
+      [batch["char_ids"][row] for batch in batches]
     ).tolist()
     previous_ids = np.concatenate(
-      [b["previous_ids"][row] for b in batches[::-1]]
+      [batch["previous_ids"][row] for batch in batches[::-1]]
     )
     backward_chars = np.concatenate(
-      [b["back_char_ids"][row] for b in batches[::-1]]
+      [batch["back_char_ids"][row] for batch in batches[::-1]]
     )
-    num_links_per_row = num_windows * LENGTH
+    num_links_per_row = num_batches * LENGTH
     begins = [
       begin
       for begin in range(len(links) - num_links_per_row + 1)
       if [word.chars for word, _ in links[begin : begin + num_links_per_row]]
       == forward_chars
     ]
-    (begin,) = [b for b in begins if b // num_links_per_row == row]
+    (begin,) = [
+      possible_begin
+      for possible_begin in begins
+      if possible_begin // num_links_per_row == row
+    ]
     row_links = links[begin : begin + num_links_per_row]
     assert [next_word.target for _, next_word in row_links] == next_ids.tolist()
     assert [word.target for word, _ in row_links] == previous_ids.tolist()
     assert [
       next_word.chars for _, next_word in row_links
     ] == backward_chars.tolist()
-  assert all(b["next_weights"].all() for b in batches)
+  assert all(batch["next_weights"].all() for batch in batches)
   # The forward direction never reads `</S>`, since nothing follows it.
   end_chars = characters.word_ids(characters.END_SENTENCE)
   assert not (batches[0]["char_ids"] == end_chars).all(-1).any()

@@ -19,7 +19,11 @@ def test_adagrad_equals_numpy(name):
   of 1 plus the sum of its squares in all steps so far.
   """
   optimizer = optim.optimizer_factory(name)(
-    lambda step: 0.2, name, 1.0, 20.0, 10.0
+    lambda step: 0.2,
+    name,
+    initial_accumulator=1.0,
+    gradient_scale=20.0,
+    clip_norm=10.0,
   )
   rng = np.random.default_rng(0)
   shapes = {"a": (3, 2), "layers": {"kernel": (2, 4)}, "b": (5,)}
@@ -41,10 +45,12 @@ def test_adagrad_equals_numpy(name):
       )
     else:
       clip_by_norm = lambda g: g * min(1, 10 / np.linalg.norm(g))  # noqa: E731
-      clipped_grads = {k: clip_by_norm(scaled_grads[k]) for k in ("a", "b")}
+      clipped_grads = {
+        path: clip_by_norm(scaled_grads[path]) for path in ("a", "b")
+      }
       layers = scaled_grads["layers"]["kernel"]
       clipped_grads["layers"] = {
-        "kernel": np.stack([clip_by_norm(g) for g in layers])
+        "kernel": np.stack([clip_by_norm(layer) for layer in layers])
       }
     square_sums = jax.tree.map(
       lambda a, g: a + g**2, square_sums, clipped_grads
@@ -58,4 +64,10 @@ def test_adagrad_equals_numpy(name):
       expected_updates,
     )
   with pytest.raises(ValueError, match="initial_accumulator=0"):
-    optim.build_adagrad(lambda step: 0.2, name, 0.0, 1.0, 10.0)
+    optim.build_adagrad(
+      lambda step: 0.2,
+      name,
+      initial_accumulator=0.0,
+      gradient_scale=1.0,
+      clip_norm=10.0,
+    )

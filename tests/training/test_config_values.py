@@ -213,9 +213,8 @@ def test_tasks_of_families_other_than_bert_have_published_settings(
 
 def test_flat_text_has_a_line_for_each_key():
   lines = config_files.flat_text(config_files.open_config("own")).splitlines()
-  assert (
-    len(lines) == len(CONFIG_VALUES["own"]) - 1
-  )  # The empty section `phases` has no line.
+  # The empty section `phases` has no line.
+  assert len(lines) == len(CONFIG_VALUES["own"]) - 1
   assert "model.family = None" in lines and "batch_size = 32" in lines
   assert "data.buckets = (16, 32, 48, 64, 96, 128)" in lines
 

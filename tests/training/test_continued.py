@@ -99,7 +99,7 @@ def assert_equal_arrays(arrays, expected_arrays, names):
 
 
 def assert_losses_agree(rows, losses):
-  """Compares the losses of all steps; those of step 1 are to agree better."""
+  """Compares the losses of all steps, with a smaller tolerance for step 1."""
   assert len(rows) == len(losses) > 0
   for index, (row, reference_losses) in enumerate(
     zip(rows, losses, strict=True)
@@ -212,8 +212,10 @@ def test_heads_that_a_model_lacks_are_initialized_and_named(
   config = continued.config_of("bert", data_folder, tmp_path / "hf")
   arrays, lines = start_run(config, capsys)
   weights = hf.read(str(tmp_path / "hf"), "bert")
-  paths_of_new_heads = {n for n in arrays if n.split("/")[0] in new_heads}
-  assert {n.split("/")[0] for n in paths_of_new_heads} == new_heads
+  paths_of_new_heads = {
+    path for path in arrays if path.split("/")[0] in new_heads
+  }
+  assert {path.split("/")[0] for path in paths_of_new_heads} == new_heads
   assert_equal_arrays(
     arrays, weights.arrays, arrays.keys() - paths_of_new_heads
   )
@@ -247,7 +249,10 @@ def test_a_key_that_contradicts_the_model_is_refused(
 def test_a_restart_does_not_read_init_from(
   data_folder, model_path_of, tmp_path
 ):
-  """Runs restart at step 2, with the model deleted or `init_from` empty."""
+  """Restarts runs at step 2, with the model deleted or `init_from` empty.
+
+  The losses must be those of the whole run.
+  """
   model_copy = tmp_path / "model"
   shutil.copytree(model_path_of("gpt"), model_copy)
 
@@ -262,7 +267,7 @@ def test_a_restart_does_not_read_init_from(
     shutil.copytree(tmp_path / "whole", run_copy)
     shutil.rmtree(run_copy / "checkpoints" / "4")
     new_rows, _ = continued.run_config(make_config(model_path), run_copy)
-    assert [r["loss"] for r in new_rows] == [r["loss"] for r in rows]
+    assert [row["loss"] for row in new_rows] == [row["loss"] for row in rows]
 
 
 @pytest.mark.slow

@@ -81,7 +81,8 @@ def data_folder(tmp_path_factory):
   for i in range(30):
     first_words = [(i * 7 + j) % 19 for j in range(5)]
     sentences = [
-      " ".join(f"w{(s + k) % 21}" for k in range(8)) for s in first_words
+      " ".join(f"w{(first + k) % 21}" for k in range(8))
+      for first in first_words
     ]
     documents.append("\n".join([*sentences, f"other{i} w3 ."]))
   (folder / "t.txt").write_text("\n\n".join(documents) + "\n")
@@ -113,7 +114,11 @@ def finished_run(data_folder, tmp_path_factory, fast_compilation):
 def test_a_restarted_run_equals_an_uninterrupted_run(
   data_folder, finished_run, tmp_path
 ):
-  """The states of the LSTMs are equal, too."""
+  """Restarts a run at step 3.
+
+  The last state must be that of the uninterrupted run, with the states of the
+  LSTMs.
+  """
   workdir, state = finished_run
   run_copy = tmp_path / "run"
   shutil.copytree(workdir, run_copy)
@@ -125,12 +130,12 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
   assert jax.tree.leaves(state.carry)
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
   assert untimed_rows(workdir) == untimed_rows(run_copy)
-  last_row = [
+  last_line = [
     row for row in untimed_rows(workdir) if row["split"] == "heldout"
   ][-1]
   for direction in ("forward", "backward"):
-    assert last_row[f"{direction}_perplexity"] == pytest.approx(
-      np.exp(last_row[f"{direction}_loss"]), rel=1e-5
+    assert last_line[f"{direction}_perplexity"] == pytest.approx(
+      np.exp(last_line[f"{direction}_loss"]), rel=1e-5
     )
   train_rows = [row for row in untimed_rows(workdir) if row["split"] == "train"]
   metric_names = {"forward_loss", "backward_loss", "padding"}
@@ -168,7 +173,7 @@ def test_a_restart_in_the_second_phase_changes_nothing(data_folder, tmp_path):
 def test_the_last_lines_compare_losses_with_guessing(
   data_folder, finished_run, capsys
 ):
-  """The loss of guessing is the unigram cross-entropy of the words."""
+  """Guessing by frequency has the loss of the unigram cross-entropy."""
   workdir, _ = finished_run
   train.run(
     load_config("elmo:original", TINY_VALUES | {"data.path": data_folder}),
@@ -181,7 +186,7 @@ def test_the_last_lines_compare_losses_with_guessing(
     data_folder, "elmo", length=6, streams=4, limit=16
   )
   batch = heldout.read(0, len(heldout))
-  last_row = [
+  last_line = [
     row for row in untimed_rows(workdir) if row["split"] == "heldout"
   ][-1]
   for direction, targets, excluded_id in (
@@ -195,8 +200,8 @@ def test_the_last_lines_compare_losses_with_guessing(
       batch[f"{targets}_ids"]
     ].mean()
     assert (
-      f"held-out {direction} loss: {last_row[f'{direction}_loss']:.4f} nats,"
-      f" perplexity {last_row[f'{direction}_perplexity']:.2f}; unigram"
+      f"held-out {direction} loss: {last_line[f'{direction}_loss']:.4f} nats,"
+      f" perplexity {last_line[f'{direction}_perplexity']:.2f}; unigram"
       f" cross-entropy: {unigram_loss:.4f}"
     ) in printed
 
@@ -244,11 +249,16 @@ def test_every_config_of_elmo_builds(data_folder):
     config = load_config(name, changes)
     setup = building.build(config_lib.parse(config))
     assert setup.config.model.vocab_size == 23
-    assert all(f.training_rows.read(0, 8)["char_ids"].size for f in setup.feeds)
+    assert all(
+      feed.training_rows.read(0, 8)["char_ids"].size for feed in setup.feeds
+    )
 
 
 def test_the_published_model_has_93_6_million_parameters():
-  """The count leaves the softmax out. Every axis also has a sharding rule."""
+  """Counts the parameters without the softmax.
+
+  Every axis of every parameter must have a sharding rule.
+  """
   model = load_config("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   make_shape = jax.ShapeDtypeStruct
@@ -262,7 +272,7 @@ def test_the_published_model_has_93_6_million_parameters():
   axis_names = {name for leaf in leaves for name in leaf.names} - {None}
   assert axis_names <= dict(sharding.AXIS_RULES).keys()
   params = nn.unbox(boxed_params)
-  num_parameters = sum(x.size for x in jax.tree.leaves(params["encoder"]))
+  num_parameters = sum(leaf.size for leaf in jax.tree.leaves(params["encoder"]))
   assert num_parameters / 1e6 == pytest.approx(93.6, abs=0.05)
   assert params["softmax"]["embedding"].shape == (793_471, 512)
   assert models.family("elmo").VARIANTS["original"]["cell"] == 4096

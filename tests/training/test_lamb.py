@@ -39,13 +39,13 @@ def draw_tree(seed):
   rng = np.random.default_rng(seed)
   tree = {}
   for path, shape in SHAPE_BY_PATH.items():
-    x = rng.normal(size=shape)
+    array = rng.normal(size=shape)
     if "layers" in path:
-      x *= 4.0 ** np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1))
+      array *= 4.0 ** np.arange(len(array)).reshape(-1, *[1] * (array.ndim - 1))
     node = tree
     for name in path[:-1]:
       node = node.setdefault(name, {})
-    node[path[-1]] = jnp.asarray(x, jnp.float32)
+    node[path[-1]] = jnp.asarray(array, jnp.float32)
   return tree
 
 
@@ -55,7 +55,7 @@ def arrays_of_variables(tree):
   for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
     path = tuple(key.key for key in keys)
     layers = leaf if "layers" in path else [leaf]
-    arrays |= {(path, i): np.float64(x) for i, x in enumerate(layers)}
+    arrays |= {(path, i): np.float64(layer) for i, layer in enumerate(layers)}
   return arrays
 
 
@@ -64,7 +64,13 @@ def norm(x):
 
 
 def lamb_in_numpy(name, params, grads):
-  """Runs the published algorithm on one variable, step by step."""
+  """Runs the published algorithm on one variable, step by step.
+
+  Args:
+    name: a key of the dicts from `arrays_of_variables`.
+    params: the first parameters, from `arrays_of_variables`.
+    grads: the gradients of each step, from `arrays_of_variables`.
+  """
   path = name[0]
   is_excluded = path[-1] in ("bias", "scale")
   weights, mean, mean_of_squares = params[name].copy(), 0.0, 0.0
@@ -102,7 +108,7 @@ def test_lamb_equals_the_published_rule_layer_by_layer():
   trained_arrays = arrays_of_variables(train_params("lamb", params, grads))
   initial_arrays, grads_by_step = (
     arrays_of_variables(params),
-    [arrays_of_variables(g) for g in grads],
+    [arrays_of_variables(step_grads) for step_grads in grads],
   )
   for name in initial_arrays:
     np.testing.assert_allclose(
@@ -128,23 +134,27 @@ def test_lamb_optax_equals_optax_on_unstacked_layers():
 
   def unstack(tree):
     return {
-      k: jnp.asarray(x, jnp.float32)
-      for k, x in arrays_of_variables(tree).items()
+      name: jnp.asarray(array, jnp.float32)
+      for name, array in arrays_of_variables(tree).items()
     }
 
   reference_params = unstack(params)
-  mask = {k: k[0][-1] not in ("bias", "scale") for k in reference_params}
-  reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
+  mask = {
+    name: name[0][-1] not in ("bias", "scale") for name in reference_params
+  }
+  reference = optax.lamb(
+    RATE, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.1, mask=mask
+  )
   state, update = (
     reference.init(reference_params),
     tiny_families.fast_jit(reference.update),
   )
-  for g in grads:
-    updates, state = update(unstack(g), state, reference_params)
+  for step_grads in grads:
+    updates, state = update(unstack(step_grads), state, reference_params)
     reference_params = optax.apply_updates(reference_params, updates)
-  for name, x in reference_params.items():
+  for name, array in reference_params.items():
     np.testing.assert_allclose(
-      trained_arrays[name], x, rtol=2e-5, err_msg=str(name)
+      trained_arrays[name], array, rtol=2e-5, err_msg=str(name)
     )
 
 

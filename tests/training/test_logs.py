@@ -22,7 +22,7 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   path = tmp_path / "metrics.jsonl"
   # Earlier versions of the program wrote NaN.
   path.write_text('{"step": 1, "split": "heldout", "pearson": NaN}\n[1]\n')
-  log = logging.Logger(str(tmp_path), 1, 3)
+  log = logging.Logger(str(tmp_path), start_step=1, total_steps=3)
   log.log_evaluation(2, {"pearson": math.nan, "task_loss": 0.5})
   log.plot_losses()
   log.close()
@@ -34,7 +34,7 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   ]
   assert rows == expected_rows
   # A restart keeps the rows.
-  logging.Logger(str(tmp_path), 2, 3).close()
+  logging.Logger(str(tmp_path), start_step=2, total_steps=3).close()
   assert [
     parse_strictly(line) for line in path.read_text().splitlines()
   ] == expected_rows
@@ -45,9 +45,11 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
 
 @pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])
 def test_the_share_of_padding_is_never_negative(tmp_path, capsys, padding):
-  log = logging.Logger(str(tmp_path), 0, 3)
+  log = logging.Logger(str(tmp_path), start_step=0, total_steps=3)
   log.log_training(
-    1, {"loss": 1.0, "padding": padding, "flops_per_step": 1.0}, 8.0
+    step=1,
+    means={"loss": 1.0, "padding": padding, "flops_per_step": 1.0},
+    tokens=8.0,
   )
   log.close()
   assert " padding 0.0% " in capsys.readouterr().out
@@ -58,7 +60,7 @@ def test_the_share_of_padding_is_never_negative(tmp_path, capsys, padding):
 def test_a_run_prints_the_step_only_after_seconds_without_a_line(
   tmp_path, capsys, monkeypatch
 ):
-  log = logging.Logger(str(tmp_path), 0, 30)
+  log = logging.Logger(str(tmp_path), start_step=0, total_steps=30)
   log.print_if_silent(1)
   assert not capsys.readouterr().out
   monkeypatch.setattr(messages, "INTERVAL", 0.0)

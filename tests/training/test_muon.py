@@ -57,7 +57,7 @@ def test_matrices_are_orthogonalised_as_by_optax():
   distance of float32 updates is up to 1e-4.
   """
   params = draw_tree(0)
-  muon = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
+  muon = optim.scale_by_muon(b1=0.9, b2=0.98, epsilon=1e-6, dtype=jnp.float32)
   # With beta=0, optax orthogonalises the momentum that it gets as gradient.
   reference = optax.contrib.muon(
     RATE,
@@ -152,7 +152,9 @@ def test_every_kernel_of_a_layer_is_a_matrix(family):
 
 
 def test_a_trapezoid_rises_stays_and_falls():
-  schedule = optim.build_schedule(1000, "trapezoid", 2.0, 0.1, 0.2)
+  schedule = optim.build_schedule(
+    1000, "trapezoid", peak=2.0, warmup=0.1, decay=0.2
+  )
   steps = [0, 50, 100, 500, 800, 900, 1000, 1001]
   rates = [float(schedule(step)) for step in steps]
   np.testing.assert_allclose(rates, [0, 1, 2, 2, 2, 1, 0, 0], atol=1e-6)
@@ -162,9 +164,9 @@ def test_decay_is_refused_by_schedules_that_ignore_it():
   with pytest.raises(
     ValueError, match="decay=0.3 is only for schedule.name=trapezoid"
   ):
-    optim.build_schedule(10, "linear", 1.0, 0.1, 0.3)
+    optim.build_schedule(10, "linear", peak=1.0, warmup=0.1, decay=0.3)
   with pytest.raises(ValueError, match="schedule.decay=0"):
-    optim.build_schedule(10, "trapezoid", 1.0, 0.1, 0.0)
+    optim.build_schedule(10, "trapezoid", peak=1.0, warmup=0.1, decay=0.0)
 
 
 def test_a_phase_may_have_its_own_mask_rate():

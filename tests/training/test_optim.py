@@ -25,7 +25,11 @@ def learning_rates(name, total, warmup, peak, steps):
 def test_linear_schedule_never_goes_below_zero():
   """The rate stays at zero after the last step."""
   computed_rates = learning_rates(
-    "linear", 40_000, 0.25, 5e-3, [0, 1, 10_000, 25_000, 40_000, 40_001, 10**6]
+    "linear",
+    total=40_000,
+    warmup=0.25,
+    peak=5e-3,
+    steps=[0, 1, 10_000, 25_000, 40_000, 40_001, 10**6],
   )
   np.testing.assert_allclose(
     computed_rates, [0, 5e-7, 5e-3, 2.5e-3, 0, 0, 0], rtol=1e-6, atol=1e-12
@@ -38,7 +42,11 @@ def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
   So after a warm-up of w of the T steps, the rate is 1 - w / T of the peak.
   """
   computed_rates = learning_rates(
-    "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
+    "bert",
+    total=1_000_000,
+    warmup=0.01,
+    peak=1e-4,
+    steps=[0, 1, 9_999, 10_000, 500_000, 1_000_000],
   )
   np.testing.assert_allclose(
     computed_rates,
@@ -54,7 +62,11 @@ def test_electra_schedule_multiplies_decay_and_warm_up():
   The highest rate is at the end of the warm-up, 0.9 of the argument `peak`.
   """
   computed_rates = learning_rates(
-    "electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001]
+    "electra",
+    total=1000,
+    warmup=0.1,
+    peak=2e-4,
+    steps=[0, 50, 99, 100, 500, 1000, 1001],
   )
   shares = [0, 0.5 * 0.95, 0.99 * 0.901, 0.9, 0.5, 0, 0]
   np.testing.assert_allclose(
@@ -64,7 +76,11 @@ def test_electra_schedule_multiplies_decay_and_warm_up():
 
 def test_cosine_schedule_ends_at_zero():
   computed_rates = learning_rates(
-    "cosine", 1000, 0.2, 2.5e-4, [0, 100, 200, 400, 600, 1000, 2000]
+    "cosine",
+    total=1000,
+    warmup=0.2,
+    peak=2.5e-4,
+    steps=[0, 100, 200, 400, 600, 1000, 2000],
   )
   shares = [0, 0.5, 1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0, 0]
   np.testing.assert_allclose(
@@ -95,22 +111,30 @@ def test_cosine_schedule_ends_at_zero():
 def test_warm_up_steps_are_rounded_as_published(
   name, total, warmup, warmup_steps
 ):
-  rising_rates = learning_rates(name, total, warmup, 1.0, range(warmup_steps))
+  rising_rates = learning_rates(
+    name, total, warmup, peak=1.0, steps=range(warmup_steps)
+  )
   factors = [step / warmup_steps for step in range(warmup_steps)]
   if name == "electra":
-    factors = [x * (1 - step / total) for step, x in enumerate(factors)]
+    factors = [
+      factor * (1 - step / total) for step, factor in enumerate(factors)
+    ]
   np.testing.assert_allclose(rising_rates, factors, rtol=1e-5)
   rate_after_warmup = 1.0
   if name in ("bert", "electra"):
     rate_after_warmup = 1 - warmup_steps / total
-  computed_rates = learning_rates(name, total, warmup, 1.0, [warmup_steps])
+  computed_rates = learning_rates(
+    name, total, warmup, peak=1.0, steps=[warmup_steps]
+  )
   np.testing.assert_allclose(computed_rates, [rate_after_warmup], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
 def test_without_a_warm_up_the_first_rate_is_the_peak(name):
   """From the first step on, the rate falls to 0."""
-  computed_rates = learning_rates(name, 10, 0.0, 1.0, range(11))
+  computed_rates = learning_rates(
+    name, total=10, warmup=0.0, peak=1.0, steps=range(11)
+  )
   np.testing.assert_allclose(
     computed_rates, [1 - i / 10 for i in range(11)], atol=1e-6
   )
@@ -118,9 +142,9 @@ def test_without_a_warm_up_the_first_rate_is_the_peak(name):
 
 def test_bad_schedules_are_refused():
   with pytest.raises(ValueError, match="'cosines'.*bert, electra, linear"):
-    optim.build_schedule(10, "cosines", 1.0, 0.1)
+    optim.build_schedule(10, "cosines", peak=1.0, warmup=0.1)
   with pytest.raises(ValueError, match="warmup=1000"):
-    optim.build_schedule(10, "bert", 1.0, 1000)
+    optim.build_schedule(10, "bert", peak=1.0, warmup=1000)
   with pytest.raises(ValueError, match="'adam'.*adamw_bert"):
     optim.build_optimizer(lambda s: 1.0, "adam", **OPTIMIZER_OPTIONS)
 
@@ -199,8 +223,10 @@ def test_adam_equals_plain_python(name):
   )
   params = {"kernel": jnp.array([0.5])}
   state = optimizer.init(params)
-  for g in grads:
-    updates, state = optimizer.update({"kernel": jnp.array([g])}, state, params)
+  for grad in grads:
+    updates, state = optimizer.update(
+      {"kernel": jnp.array([grad])}, state, params
+    )
     params = optax.apply_updates(params, updates)
   expected = adam_in_python(grads, 0.5, 0.01, 0.01, name == "adamw")
   np.testing.assert_allclose(params["kernel"][0], expected, rtol=1e-6)
@@ -250,9 +276,9 @@ def test_a_decay_mask_can_be_given():
   optimizer = optim.build_optimizer(
     lambda step: 1.0,
     "adamw",
-    0.9,
-    0.999,
-    1e-6,
+    b1=0.9,
+    b2=0.999,
+    epsilon=1e-6,
     weight_decay=0.5,
     clip_norm=0.0,
     decay_mask=lambda params: {"w": True, "b": False},

@@ -1,4 +1,4 @@
-"""Compares augmentation with a second program, and tests the command."""
+"""Compares augmentation with a second implementation; tests the command."""
 
 import itertools
 import random
@@ -56,7 +56,9 @@ def input_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predictor(input_folder):
   path = str(input_folder / "model")
-  return predict.open_predictor(path, 4, top_k=OPTIONS.num_candidates)
+  return predict.open_predictor(
+    path, batch_size=4, top_k=OPTIONS.num_candidates
+  )
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def find_likeliest_words(input_folder):
     logits = apply({"params": model.params}, batch)["mlm_logits"][0, 0]
     best_ids = np.argsort(-np.asarray(logits))[:count]
     pieces = [tiny_tasks.PIECES[i] for i in best_ids]
-    return [p for p in pieces if not re.match(r"##|\[.*\]$", p)]
+    return [piece for piece in pieces if not re.match(r"##|\[.*\]$", piece)]
 
   return find
 
@@ -97,10 +99,18 @@ def expected_variants(text, line_number, find_likeliest_words, near_words):
   pieces = tiny_tasks.PIECES
   words = re.findall(r"[a-z0-9]+|\?", text.lower())
   pieces_by_word = [
-    [w] if w in pieces else ["cat", "##s"] if w == "cats" else ["[UNK]"]
-    for w in words
+    [word]
+    if word in pieces
+    else ["cat", "##s"]
+    if word == "cats"
+    else ["[UNK]"]
+    for word in words
   ]
-  ids = [pieces.index(p) for word_pieces in pieces_by_word for p in word_pieces]
+  ids = [
+    pieces.index(piece)
+    for word_pieces in pieces_by_word
+    for piece in word_pieces
+  ]
   first_pieces = [0, *itertools.accumulate(map(len, pieces_by_word))]
   candidates_by_word = {}
   for i, word in enumerate(words):
@@ -124,9 +134,9 @@ def expected_variants(text, line_number, find_likeliest_words, near_words):
         hashing.uniform(replace_key, line_number, draw_number)
         < OPTIONS.threshold
       ):
-        count = len(candidates)
+        num_candidates = len(candidates)
         choice = int(
-          hashing.randint(choice_key, line_number, draw_number, count)
+          hashing.randint(choice_key, line_number, draw_number, num_candidates)
         )
         new_words[i] = candidates[choice]
     if " ".join(new_words) not in sentences:
@@ -142,32 +152,36 @@ def test_variants_follow_the_published_rules(
   if has_vectors:
     vectors = word_vectors.read(str(input_folder / "vectors.txt"))
     near_words = {"cats": ["dogs", "of two", "Cats", "birds"]}
-  rows = (input_folder / "train.tsv").read_text().splitlines()[1:]
-  rows = [row.split("\t") for row in rows]
-  examples = [augmentation.Example((text,), label) for text, label in rows]
+  lines = (input_folder / "train.tsv").read_text().splitlines()[1:]
+  lines = [line.split("\t") for line in lines]
+  examples = [augmentation.Example((text,), label) for text, label in lines]
   variants = [*augmentation.add_variants(predictor, vectors, OPTIONS, examples)]
   expected = [
     ((sentence,), label)
-    for line_number, (text, label) in enumerate(rows)
+    for line_number, (text, label) in enumerate(lines)
     for sentence in expected_variants(
       text, line_number, find_likeliest_words, near_words
     )
   ]
   assert variants == expected and len(variants) > 40
   # The first line and the last line have the same text, but different variants.
-  first_variants = [e.texts[0] for e in variants if e.label == "0"][1:4]
-  assert first_variants != [e.texts[0] for e in variants][-3:]
+  first_variants = [
+    variant.texts[0] for variant in variants if variant.label == "0"
+  ][1:4]
+  assert first_variants != [variant.texts[0] for variant in variants][-3:]
 
 
 def test_a_variant_of_a_pair_changes_one_text(predictor):
   text, pair = "red cat runs .", "blue dog sings"
   example = augmentation.Example((text, pair), "x")
   variants = [*augmentation.add_variants(predictor, None, OPTIONS, [example])]
-  assert variants[0] == example and {e.label for e in variants} == {"x"}
+  assert variants[0] == example and {variant.label for variant in variants} == {
+    "x"
+  }
   for variant in variants[1:]:
     assert (variant.texts[0] == text) != (variant.texts[1] == pair)
-  assert {e.texts[0] for e in variants} > {text}
-  assert {e.texts[1] for e in variants} > {pair}
+  assert {variant.texts[0] for variant in variants} > {text}
+  assert {variant.texts[1] for variant in variants} > {pair}
 
 
 def test_only_words_of_letters_that_are_no_stop_words_are_replaced():
@@ -179,13 +193,15 @@ def test_only_words_of_letters_that_are_no_stop_words_are_replaced():
 
 
 def test_only_words_within_the_row_may_change(predictor):
-  """A word that lies beyond the row's end is its own only candidate."""
+  """A word beyond the row's end must have no candidate but itself."""
   length = predictor.max_length
   words = ["cat"] * (length + 5)
   (text,) = augmentation.split_into_words(
     predictor.vocabulary, [" ".join(words)]
   )
-  (candidates,) = augmentation.find_candidates(predictor, None, [text], 4)
+  (candidates,) = augmentation.find_candidates(
+    predictor, vectors=None, texts=[text], count=4
+  )
   assert all(candidates[i] == ["cat"] for i in range(length - 1, len(words)))
   assert all(len(candidates[i]) > 1 for i in range(length - 1))
   rows, positions = augmentation.masked_rows(
@@ -243,7 +259,9 @@ def test_the_output_can_be_read_as_the_tasks_file(input_folder, capsys):
     task, [task_inputs.Input("train", str(input_folder / "train.tsv"))]
   ).splits["train"]
   assert len(source_examples) == 10 < len(augmented_examples)
-  texts = [(e["texts"], e["label"]) for e in augmented_examples]
+  texts = [
+    (example["texts"], example["label"]) for example in augmented_examples
+  ]
   for example in source_examples:
     assert (example["texts"], example["label"]) in texts
   assert not list(input_folder.glob("*.partial"))
@@ -269,8 +287,8 @@ def test_every_task_reads_a_file_with_its_output_columns(tmp_path, task):
 
 
 def test_a_custom_task_keeps_its_columns(input_folder):
-  rows = '"a, red cat","b\tdog",1.5\n"cat","bird",2\n'
-  (input_folder / "own.csv").write_text("x,y,z\n" + rows)
+  csv_lines = '"a, red cat","b\tdog",1.5\n"cat","bird",2\n'
+  (input_folder / "own.csv").write_text("x,y,z\n" + csv_lines)
   source = input_folder / "own.csv"
   options = dict(columns="text=x,pair=y,label=z", kind="regression")
   augment.run(

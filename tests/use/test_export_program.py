@@ -1,4 +1,4 @@
-"""Tests that an exported file predicts as its model, and errors for damage."""
+"""Tests predictions of exported files, and errors about damaged files."""
 
 import json
 import os
@@ -130,8 +130,10 @@ def test_the_file_predicts_what_the_live_model_does(
   assert_valid_predictions(kind, predictions)
   source = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND[kind])
   output = tmp_path / "out.jsonl"
-  count = serve.answer_file(lambda: exported_predictor, source, str(output))
-  assert count == len(predictions)
+  num_predictions = serve.answer_file(
+    lambda: exported_predictor, source, str(output)
+  )
+  assert num_predictions == len(predictions)
   lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
   for line in lines:
     del line["id"]
@@ -150,7 +152,7 @@ def assert_valid_predictions(kind, predictions):
     elif kind == "multi_label":
       probabilities = prediction["probabilities"]
       assert list(probabilities) == LABELS_BY_KIND[kind] and all(
-        0 < x < 1 for x in probabilities.values()
+        0 < probability < 1 for probability in probabilities.values()
       )
       assert prediction["labels"] == [
         name for name in probabilities if probabilities[name] > 0.5
@@ -178,8 +180,8 @@ def test_run_exported_needs_only_the_exported_file(
     " --output predictions.jsonl"
   )
   # The model takes at most 34 tokens, so 34 stands for 512.
-  with zipfile.ZipFile(path) as f:
-    assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
+  with zipfile.ZipFile(path) as archive:
+    assert json.loads(archive.read("meta.json"))["lengths"] == [32, 34]
   lines = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["classification"])
   output = tmp_path / "out.jsonl"
   command = [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
@@ -192,11 +194,11 @@ def test_run_exported_needs_only_the_exported_file(
   )
   assert process.returncode == 0, process.stderr
   assert "4 predictions" in process.stdout
-  rows = [json.loads(line) for line in output.read_text().splitlines()]
-  assert [row.pop("id") for row in rows] == ["x", 2, 3, 4]
+  predictions = [json.loads(line) for line in output.read_text().splitlines()]
+  assert [prediction.pop("id") for prediction in predictions] == ["x", 2, 3, 4]
   live_predictor = predicting.open_predictor(model_folders["classification"])
   assert_close(
-    rows,
+    predictions,
     predict(live_predictor, "classification", LINES_BY_KIND["classification"]),
   )
 
@@ -213,7 +215,11 @@ def exported_path(model_folders, tmp_path_factory):
 def test_a_flipped_bit_is_named_or_changes_no_parameter(
   exported_path, tmp_path, begin
 ):
-  """Flips one bit near the beginning, or near the table of contents."""
+  """Flips one bit near the beginning, or near the table of contents at the end.
+
+  Loading must fail with the file's name, or give the parameters of the intact
+  file.
+  """
   content, rng = pathlib.Path(exported_path).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
   num_errors = 0
@@ -223,8 +229,8 @@ def test_a_flipped_bit_is_named_or_changes_no_parameter(
     path.write_bytes(changed_content)
     try:
       predictor = export.load(str(path))
-    except ValueError as e:
-      assert str(path) in str(e)
+    except ValueError as error:
+      assert str(path) in str(error)
       num_errors += 1
       continue
     # The bit may be outside the model, for example in the date of a zip entry.
@@ -246,8 +252,8 @@ DAMAGE_BY_OFFSET = {
 @pytest.mark.parametrize("offset", DAMAGE_BY_OFFSET)
 def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
-  with zipfile.ZipFile(exported_path) as f:
-    table_start = f.start_dir
+  with zipfile.ZipFile(exported_path) as archive:
+    table_start = archive.start_dir
   bits, reason = DAMAGE_BY_OFFSET[offset]
   content[table_start + offset] |= bits
   path = tmp_path / "a.bin"
@@ -262,8 +268,8 @@ def test_a_wrong_table_of_contents_is_refused(exported_path, tmp_path, offset):
 
 def test_a_renamed_parameter_is_reported_as_missing(exported_path, tmp_path):
   content = pathlib.Path(exported_path).read_bytes()
-  with zipfile.ZipFile(exported_path) as f:
-    names = [name for name in f.namelist() if name.startswith("params/")]
+  with zipfile.ZipFile(exported_path) as archive:
+    names = [name for name in archive.namelist() if name.startswith("params/")]
   path = tmp_path / "a.bin"
   for name in (names[0], names[-1]):
     new_name = f"q{name[1:]}".encode()
@@ -290,7 +296,7 @@ def write_changed_copy(path, old_path, **changes):
       content = source.read(name)
       if name == "meta.json":
         meta = json.loads(content) | changes
-        meta = {key: x for key, x in meta.items() if x is not None}
+        meta = {key: value for key, value in meta.items() if value is not None}
         content = json.dumps(meta)
       if name == "program_16" and "program" in changes:
         content = changes["program"]
@@ -301,8 +307,8 @@ def write_changed_copy(path, old_path, **changes):
 def test_a_damaged_file_is_refused_in_a_sentence(exported_path, tmp_path):
   content = bytearray(pathlib.Path(exported_path).read_bytes())
   (tmp_path / "cut").write_bytes(content[: len(content) // 2])
-  with zipfile.ZipFile(exported_path) as f:
-    largest_entry = max(f.infolist(), key=lambda info: info.file_size)
+  with zipfile.ZipFile(exported_path) as archive:
+    largest_entry = max(archive.infolist(), key=lambda info: info.file_size)
   content[largest_entry.header_offset + largest_entry.file_size // 2] ^= 255
   (tmp_path / "flipped").write_bytes(content)
   write_changed_copy(tmp_path / "format", exported_path, format_version=9)
@@ -330,8 +336,8 @@ def test_a_damaged_file_is_refused_in_a_sentence(exported_path, tmp_path):
   assert not pathlib.Path(output + ".partial").exists()
   expected = "is the input; choose another"
   assert_run_exported_error(expected, exported_path, lines, lines)
-  rows = pathlib.Path(lines).read_text().splitlines()
-  assert [json.loads(row) for row in rows] == LINES_BY_KIND["tagging"]
+  input_lines = pathlib.Path(lines).read_text().splitlines()
+  assert [json.loads(line) for line in input_lines] == LINES_BY_KIND["tagging"]
 
 
 def assert_run_exported_error(expected, model, source, target):

@@ -27,9 +27,9 @@ def test_a_word_may_contain_nul(tmp_path):
   with np.load(paths[1]) as arrays:
     assert arrays["tokens"].tolist() == tokens_without_nul
     assert arrays["ids"].tolist() == ["a\ufffd"] * 2
-  with h5py.File(paths[2]) as f:
-    assert f["tokens"].asstr()[:].tolist() == tokens_without_nul
-    assert f["starts"][:].tolist() == [0, 2, 2]
+  with h5py.File(paths[2]) as h5_file:
+    assert h5_file["tokens"].asstr()[:].tolist() == tokens_without_nul
+    assert h5_file["starts"][:].tolist() == [0, 2, 2]
 
 
 def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
@@ -59,7 +59,11 @@ def test_four_extensions_are_read_as_json_lines(tmp_path, name):
 
 @pytest.mark.parametrize("extension", ["h5", "npz", "jsonl"])
 def test_a_full_disk_raises_and_leaves_no_file(tmp_path, extension):
-  """Without `_ErrorKeepingFile`, HDF5 would end with a segmentation fault."""
+  """Writes features with a limit for the size of files.
+
+  Each write must raise an error that names the file, and leave no file. Without
+  `_ErrorKeepingFile`, HDF5 would end with a segmentation fault.
+  """
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   features = [Features(str(i), ("a", "b"), vectors) for i in range(600)]

@@ -34,17 +34,19 @@ def workdir(tmp_path_factory):
 def test_probabilities_sum_to_one_in_any_batch(workdir):
   model = open_model(workdir)
   texts = ["w9 [MASK] w11", "w20 w21 [MASK] [MASK] w24 w25"]
-  first, second = fill_mask.fill(model, texts, top_k=64)
-  assert len(first) == 1 and len(second) == 2
-  for candidates in (*first, *second):
-    probabilities = [p for _, p in candidates]
+  first_masks, second_masks = fill_mask.fill(model, texts, top_k=64)
+  assert len(first_masks) == 1 and len(second_masks) == 2
+  for candidates in (*first_masks, *second_masks):
+    probabilities = [probability for _, probability in candidates]
     assert probabilities == sorted(probabilities, reverse=True)
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
     assert len({piece for piece, _ in candidates}) == 64
   # Neither padding nor other texts in the batch change the probabilities.
   (single_masks,) = fill_mask.fill(model, texts[:1], top_k=64)
   np.testing.assert_allclose(
-    [p for _, p in single_masks[0]], [p for _, p in first[0]], rtol=1e-5
+    [probability for _, probability in single_masks[0]],
+    [probability for _, probability in first_masks[0]],
+    rtol=1e-5,
   )
 
 

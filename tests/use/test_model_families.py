@@ -80,7 +80,7 @@ def run_torch(module, ids, **inputs):
   import torch
 
   with torch.no_grad():
-    inputs = {name: torch.tensor(x) for name, x in inputs.items()}
+    inputs = {name: torch.tensor(array) for name, array in inputs.items()}
     return module(torch.tensor(ids), **inputs)
 
 
@@ -130,16 +130,16 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   module.config.output_attentions = module.config.output_hidden_states = True
   outputs = run_torch(module, ids)
   assert_close(results["features"][0], outputs.last_hidden_state[0].mean(0))
-  layers = np.stack([x[0].mean(0) for x in outputs.hidden_states])
+  layers = np.stack([layer[0].mean(0) for layer in outputs.hidden_states])
   assert_close(results["layers"], layers)
-  attention = np.stack([x[0] for x in outputs.attentions])
+  attention = np.stack([layer[0] for layer in outputs.attentions])
   assert_close(results["attention"]["attention"], attention)
   assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
     module = open_torch_model(path, "AutoModelForCausalLM")
     logits = run_torch(module, ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
-    token_log_ps = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
+    token_log_ps = [log_p[i, token_id] for i, token_id in enumerate(ids[0][1:])]
     assert_close(results["likelihood"][0], sum(token_log_ps))
     return
   generator_path = path / "generator" if family == "electra" else path
@@ -154,9 +154,14 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   (candidates,) = results["fill_mask"][0]["masks"]
   probabilities = softmax(logits)
   best_ids = np.argsort(-probabilities)[:4]
-  assert_close([x["probability"] for x in candidates], probabilities[best_ids])
+  assert_close(
+    [candidate["probability"] for candidate in candidates],
+    probabilities[best_ids],
+  )
   pieces = model.vocabulary.pieces
-  assert [x["token"] for x in candidates] == [pieces[i] for i in best_ids]
+  assert [candidate["token"] for candidate in candidates] == [
+    pieces[i] for i in best_ids
+  ]
   if family == "electra":
     module = open_torch_model(path / "discriminator", "ElectraForPreTraining")
     logits = run_torch(module, ids).logits[0, 1:-1].numpy()
@@ -197,12 +202,12 @@ def families_with_tasks():
 def ids_and_segments(model, texts):
   """Returns the ids and segments of a text, or of a pair, for a classifier."""
   layout = layouts.layout_of(model.vocabulary)
-  first, *second = model.vocabulary.encode_batch(texts)
-  ids = [*layout.begin, *first]
+  first_ids, *second_ids = model.vocabulary.encode_batch(texts)
+  ids = [*layout.begin, *first_ids]
   segments = [0] * len(ids)
-  if second:
-    ids += [*layout.between, *second[0]]
-    segments += [0] * len(layout.between) + [1] * len(second[0])
+  if second_ids:
+    ids += [*layout.between, *second_ids[0]]
+    segments += [0] * len(layout.between) + [1] * len(second_ids[0])
   ids += layout.end
   segments += [segments[-1]] * len(layout.end)
   return ids, segments
@@ -296,13 +301,18 @@ def test_fine_tuned_models_agree_with_transformers(
     if family in ("bert", "albert", "electra"):
       segment_inputs["token_type_ids"] = [segments]
     outputs = run_torch(module, [ids], **segment_inputs)
-    start, end = outputs.start_logits[0].numpy(), outputs.end_logits[0].numpy()
+    start_logits, end_logits = (
+      outputs.start_logits[0].numpy(),
+      outputs.end_logits[0].numpy(),
+    )
     offsets = model.vocabulary.encode_offsets([TEXT])[0].offsets
     # The context is before the one special token at the end.
-    begin = len(ids) - 1 - len(offsets)
-    scores = start[begin:-1, None] + end[None, begin:-1]
+    context_begin = len(ids) - 1 - len(offsets)
+    scores = (
+      start_logits[context_begin:-1, None] + end_logits[None, context_begin:-1]
+    )
     scores = np.where(np.triu(np.ones_like(scores)), scores, -np.inf)
-    i, j = np.unravel_index(scores.argmax(), scores.shape)
-    answer = TEXT[offsets[i][0] : offsets[j][1]].strip()
+    first_piece, last_piece = np.unravel_index(scores.argmax(), scores.shape)
+    answer = TEXT[offsets[first_piece][0] : offsets[last_piece][1]].strip()
     assert prediction["answer"] == answer
     assert TEXT[prediction["start"] : prediction["end"]] == answer

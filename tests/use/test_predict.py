@@ -36,15 +36,15 @@ def model_paths(tmp_path_factory):
 
 def predict(path, lines, **options):
   predictor = predicting.open_predictor(path, **options)
-  text = [json.dumps(line) for line in lines]
-  examples = list(requests.read(text, predictor.kind, "in"))
+  json_lines = [json.dumps(line) for line in lines]
+  examples = list(requests.read(json_lines, predictor.kind, "in"))
   return predictor, predicting.predict(predictor, examples)
 
 
 def are_close(a, b):
   """Returns True if two trees are equal up to the rounding of floats."""
   if isinstance(a, dict):
-    return a.keys() == b.keys() and all(are_close(a[k], b[k]) for k in a)
+    return a.keys() == b.keys() and all(are_close(a[key], b[key]) for key in a)
   if isinstance(a, list):
     return len(a) == len(b) and all(map(are_close, a, b))
   if isinstance(a, float):
@@ -128,7 +128,7 @@ def test_a_long_text_is_the_mean_of_its_windows(model_paths):
   text = " ".join(tiny_tasks.random_sentences(12))
   path = model_paths["regression"]
   predictor, (prediction,) = predict(path, [{"text": text}], max_length=12)
-  rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, 12)
+  rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, length=12)
   assert len(rows.example_indices) > 3 and np.diff(rows.starts).max() == 12
   logits = predicting.compute_outputs(predictor, rows, None)
   np.testing.assert_allclose(prediction["score"], np.mean(logits), rtol=1e-6)
@@ -139,8 +139,8 @@ def test_windows_leave_no_token_out(sizes):
   texts = [
     np.arange(size, dtype=np.int32) + 100 * i for i, size in enumerate(sizes)
   ]
-  windows = long_texts.cut_into_windows(texts, 12)
-  assert all(sum(map(len, w)) <= 12 for w in windows)
+  windows = long_texts.cut_into_windows(texts, capacity=12)
+  assert all(sum(map(len, window)) <= 12 for window in windows)
   for i, text in enumerate(texts):
     window_tokens = {int(token) for window in windows for token in window[i]}
     assert window_tokens == set(text.tolist())
@@ -154,7 +154,10 @@ def test_any_number_of_choices_is_predicted(model_paths):
     {"choices": ["blue bird", "dog sleeps", "green"]},
   ]
   _, predictions = predict(model_paths["choice"], lines)
-  assert [len(r["probabilities"]) for r in predictions] == [2, 3]
+  assert [len(prediction["probabilities"]) for prediction in predictions] == [
+    2,
+    3,
+  ]
   scores = [
     text_logits(model_paths["choice"], text)[0] for text in lines[1]["choices"]
   ]
@@ -178,7 +181,9 @@ def test_each_word_of_a_long_text_has_one_tag(model_paths):
     long_prediction["tags"]
   ) == len(words)
   assert set(long_prediction["tags"]) <= {"O", "B-X", "I-X"}
-  assert all(0 < p <= 1 for p in long_prediction["probabilities"])
+  assert all(
+    0 < probability <= 1 for probability in long_prediction["probabilities"]
+  )
   # The word without pieces has the tag O, with probability 1.
   assert len(short_prediction["tags"]) == len(short_prediction["words"]) == 3
   assert (
@@ -204,8 +209,8 @@ def test_windows_of_a_context_overlap_by_half(model_paths):
   predictor = predicting.open_predictor(model_paths["span"], max_length=24)
   rows, _ = predicting.encode_examples(predictor, [line])
   context_positions = [
-    np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
-    for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
+    np.flatnonzero(rows.offsets[begin:end, 0] >= 0) + begin
+    for begin, end in zip(rows.starts[:-1], rows.starts[1:], strict=True)
   ]
   first_words = [
     int(rows.offsets[positions[0], 0]) // 4 for positions in context_positions
@@ -216,9 +221,10 @@ def test_windows_of_a_context_overlap_by_half(model_paths):
 
 @pytest.mark.parametrize("null_odds", [-1.5, 0.7, 80.0])
 def test_null_odds_set_the_probability_of_no_answer(model_paths, null_odds):
-  """ELECTRA's head gives the odds that there is no answer.
+  """Makes an answer from ELECTRA's head, which gives the odds of no answer.
 
-  The probabilities of its spans assume that there is an answer.
+  The probabilities of the spans must assume that there is an answer, and the
+  probability of the result must include the odds.
   """
   predictor = predicting.open_predictor(
     model_paths["span"], max_length=24, no_answer=True
@@ -228,10 +234,14 @@ def test_null_odds_set_the_probability_of_no_answer(model_paths, null_odds):
   rows, _ = predicting.encode_examples(predictor, questions)
   (first_position,) = np.flatnonzero(rows.offsets[:, 0] == 0)
   word_positions = first_position + np.arange(3)
+  # An entry of the beam has a start, an end, and their log probabilities. The
+  # first entry has the odds of no answer.
   spans = [[i, i, -1.0 - rank, -0.5] for rank, i in enumerate(word_positions)]
   beam = np.array([[0, 0, null_odds, 0], *spans])
   (answer,) = predicting.make_results(predictor, rows, [beam], questions)
-  nbest = {x["text"]: x["probability"] for x in answer["nbest"]}
+  nbest = {
+    candidate["text"]: candidate["probability"] for candidate in answer["nbest"]
+  }
   assert list(nbest) == ["red", "cat", "runs"]
   np.testing.assert_allclose(sum(nbest.values()), 1.0)
   no_answer_probability = 1 / (1 + np.exp(-null_odds))
@@ -341,10 +351,14 @@ def test_four_devices_predict_as_one_device(model_paths, tmp_path):
   process = run_predict(*flags, devices=4)
   assert process.returncode == 0, process.stderr
   assert process.stdout == f"{target}: 7 predictions.\n"
-  rows = [json.loads(line) for line in target.read_text().splitlines()]
-  assert [row.pop("id") for row in rows] == [f"n{i}" for i in range(7)]
+  printed_predictions = [
+    json.loads(line) for line in target.read_text().splitlines()
+  ]
+  assert [prediction.pop("id") for prediction in printed_predictions] == [
+    f"n{i}" for i in range(7)
+  ]
   _, predictions = predict(model_paths["classification"], lines)
-  assert are_close(rows, predictions)
+  assert are_close(printed_predictions, predictions)
 
 
 def test_a_model_without_a_head_is_refused(model_paths, tmp_path):

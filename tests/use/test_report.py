@@ -10,8 +10,9 @@ import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.messages import UserError
 
-# Three rows are of training. Each step up to step 4 costs 0.5 s, 100 tokens and
-# 7 FLOPs; each step from 5 to 8 costs 0.25 s, 40 tokens and 9 FLOPs.
+# The lines of a run's metrics.jsonl; three are about training. Each step up to
+# step 4 costs 0.5 s, 100 tokens and 7 FLOPs. Each step from 5 to 8 costs
+# 0.25 s, 40 tokens and 9 FLOPs.
 ROWS = [
   # The program was compiled at this step, so the row has no speed.
   {"step": 1, "split": "train", "loss": 9.0, "mlm_loss": 9.0},
@@ -123,7 +124,7 @@ def test_names_are_as_long_as_they_need_to_be(runs, tmp_path):
   assert [run.name for run in report.runs] == ["large", "small"]
   report = bert_jax.report([runs[0], str(tmp_path / "other" / "small")])
   folder = tmp_path.name
-  assert [r.name for r in report.runs] == [f"{folder}/small", "other/small"]
+  assert [run.name for run in report.runs] == [f"{folder}/small", "other/small"]
 
 
 def test_a_run_that_was_not_evaluated_shows_its_training(tmp_path):
@@ -168,7 +169,8 @@ def test_a_run_without_rows_or_speed_is_refused(tmp_path):
   with pytest.raises(UserError, match="run empty: .* has no rows"):
     bert_jax.report(empty_run)
   rows = [
-    {k: x for k, x in row.items() if not k.endswith("_second")} for row in ROWS
+    {key: value for key, value in row.items() if not key.endswith("_second")}
+    for row in ROWS
   ]
   run_without_speed = write_run(tmp_path / "no_speed", rows)
   assert math.isnan(bert_jax.report(run_without_speed).table()[0]["seconds"])

@@ -45,21 +45,23 @@ def test_notes_are_not_among_the_predictions(
   models_folder, monkeypatch, capsys
 ):
   """A note on a missing field and a line that a library prints go to stderr."""
-  open_predictor = predict.open_predictor
+  original_open_predictor = predict.open_predictor
 
   def open_and_print(*arguments, **options):
     print("a library has something to say")
-    return open_predictor(*arguments, **options)
+    return original_open_predictor(*arguments, **options)
 
   monkeypatch.setattr(predict, "open_predictor", open_and_print)
-  lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
+  lines = "".join(
+    json.dumps({"text": text}) + "\n" for text in ("red cat", "dog")
+  )
   stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
   flags = [f"--model={models_folder / 'hf'}", "--input=-", "--output=-"]
   execute(["predict", *flags])
   printed = capsys.readouterr()
-  rows = [json.loads(line) for line in printed.out.splitlines()]
-  assert [row["id"] for row in rows] == [1, 2]
+  predictions = [json.loads(line) for line in printed.out.splitlines()]
+  assert [prediction["id"] for prediction in predictions] == [1, 2]
   assert "note: " in printed.err and "something to say" in printed.err
 
 
@@ -74,7 +76,7 @@ def test_stdout_has_only_json(models_folder, tmp_path, capsys):
   execute(["likelihood", *flags])
   printed = capsys.readouterr()
   assert json.loads(printed.out)["cloze"]["texts"] == 1
-  # A slow machine also prints what takes long, before this line.
+  # On a slow machine, lines about slow steps come before this line.
   assert printed.err.splitlines()[-1].startswith("cloze: accuracy")
 
 
@@ -133,9 +135,10 @@ def make_examples(count):
   return ({"id": number} for number in range(count))
 
 
-# While answers are fast, each full group is followed by one twice as large.
+# While answers are fast, a full group is followed by a group of twice its size,
+# up to the largest size.
 def test_fast_lines_are_in_large_groups():
-  group_maker = serve.GroupMaker(4, 32)
+  group_maker = serve.GroupMaker(min_size=4, max_size=32)
   groups = group_maker.groups(make_examples(100), lambda seconds: True)
   assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
 
@@ -144,12 +147,12 @@ def test_slow_answers_make_groups_small_again(monkeypatch):
   clock = [0.0]
   monkeypatch.setattr(serve.time, "monotonic", lambda: clock[0])
   sizes = []
-  group_maker = serve.GroupMaker(4, 64)
+  group_maker = serve.GroupMaker(min_size=4, max_size=64)
   for group in group_maker.groups(make_examples(100), lambda seconds: True):
     sizes.append(len(group))
     clock[0] += 0.1 * len(group)  # Each answer takes a tenth of a second.
   assert sizes == [4] * 25
-  group_maker, sizes = serve.GroupMaker(4, 64), []
+  group_maker, sizes = serve.GroupMaker(min_size=4, max_size=64), []
   for group in group_maker.groups(make_examples(124), lambda seconds: True):
     sizes.append(len(group))
     # The first groups are fast. Each later group takes a second.
@@ -166,7 +169,7 @@ def test_lines_before_a_bad_line_are_answered():
 
   answered_lines = []
   with pytest.raises(ValueError, match="in:3"):
-    group_maker = serve.GroupMaker(32, 32)
+    group_maker = serve.GroupMaker(min_size=32, max_size=32)
     for group in group_maker.groups(lines(), lambda seconds: True):
       answered_lines += group
   assert answered_lines == [{"id": 1}, {"id": 2}]
@@ -177,8 +180,8 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
   lines = [b"a" * 200_000, b"", b"\xc3\xa9", b"last"]
   source = tmp_path / "lines"
   source.write_bytes(b"\n".join(lines))
-  with source.open("rb") as f:
-    arriving_lines = serve.ArrivingLines(f)
+  with source.open("rb") as source_file:
+    arriving_lines = serve.ArrivingLines(source_file)
     assert arriving_lines.has_line_within(0.0)
     assert list(arriving_lines) == lines
     assert not arriving_lines.has_line_within(0.0)
@@ -199,7 +202,9 @@ def test_a_text_without_the_models_mask_is_refused(
 ):
   predictor = predict.open_predictor(str(models_folder / model))
   mask = predict.mask_token(predictor)
-  lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
+  lines = [
+    json.dumps({"text": line_text}) for line_text in (f"cat {mask}", text)
+  ]
   with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):
     list(requests.read(lines, "fill", "in", mask))
   examples = list(requests.read(lines[:1], "fill", "in", mask))

@@ -71,7 +71,7 @@ IDS_AND_WORDS = [
 
 
 def test_the_texts_have_the_expected_ids(bert):
-  texts = [text_inputs.text_of_string(0, text) for text in TEXTS]
+  texts = [text_inputs.text_of_string(id=0, text=text) for text in TEXTS]
   encoded = text_inputs.encode(bert, texts)
   assert [tokens.ids.tolist() for tokens in encoded] == [
     ids for ids, _ in IDS_AND_WORDS
@@ -79,6 +79,8 @@ def test_the_texts_have_the_expected_ids(bert):
 
 
 def test_pll_masks_one_token_after_another(bert):
+  # The pseudo-log-likelihood (pll) is the sum of log P of every token, each
+  # while only this token is masked.
   expected = [
     sum(masked_log_p(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
     for ids, _ in IDS_AND_WORDS
@@ -123,7 +125,7 @@ def test_the_likelihood_of_gpt_is_the_sum_over_its_tokens(tmp_path):
   path = tiny_models.write_model(tmp_path / "gpt", "gpt", "pretraining")
   model = open_model(path, default_tower="discriminator")
   (tokens,) = text_inputs.encode(
-    model, [text_inputs.text_of_string(0, "abc de")]
+    model, [text_inputs.text_of_string(id=0, text="abc de")]
   )
   outputs = compute_outputs(
     model.module, model.params, padded_batch(tokens.ids)
@@ -170,7 +172,7 @@ PAIRS_BY_FILE = {
 def write_blimp(path):
   path.mkdir()
   for name, pairs in PAIRS_BY_FILE.items():
-    lines = "".join(json.dumps(row) + "\n" for row in pairs)
+    lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
     (path / f"{name}.jsonl").write_text(lines)
   with tarfile.open(path.parent / "blimp.tar.xz", "w:xz") as tar:
     for name in PAIRS_BY_FILE:
@@ -216,19 +218,20 @@ def test_gpt_and_electra_prefer_the_sentences_that_numpy_does(family, tmp_path):
   good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
   bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
   pairs = [
-    minimal_pair("x", "binding", a, b) for a, b in zip(good, bad, strict=True)
+    minimal_pair("x", "binding", good_sentence, bad_sentence)
+    for good_sentence, bad_sentence in zip(good, bad, strict=True)
   ]
   (tmp_path / "blimp").mkdir()
-  lines = "".join(json.dumps(row) + "\n" for row in pairs)
+  lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
   (tmp_path / "blimp" / "x.jsonl").write_text(lines)
 
   def expected_score(text):
     if family == "gpt":
       # Each letter is a piece. A capital stands for the last letter of a word.
-      letters = [w[:-1] + w[-1].upper() for w in text.split()]
+      letters = [word[:-1] + word[-1].upper() for word in text.split()]
       vocabulary = "abcdefghijklmnopqrstuvwxyz.,"
       vocabulary = ["?", *vocabulary, *vocabulary.upper()]
-      ids = [vocabulary.index(c) for c in "".join(letters)]
+      ids = [vocabulary.index(letter) for letter in "".join(letters)]
       outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
         "lm_logits"
       ][0]
@@ -248,7 +251,9 @@ def test_gpt_and_electra_prefer_the_sentences_that_numpy_does(family, tmp_path):
   np.testing.assert_allclose(scores, expected, atol=1e-4)
   method = likelihood.default_method(model)
   path = str(tmp_path / "blimp")
-  results = likelihood_tests.run_blimp(model, path, method, None, 99)
+  results = likelihood_tests.run_blimp(
+    model, path, method, max_pairs=None, batch_tokens=99
+  )
   accuracy = np.mean(expected[0] > expected[1])
   assert results["files"]["x"]["accuracy"] == accuracy
   assert 0.0 < results["accuracy"] < 1.0
@@ -276,8 +281,8 @@ def test_the_command_reads_blimp_and_cloze_files(
   run_command(*arguments, "--blimp", tmp_path / "blimp.tar.xz")
   assert json.loads(output.read_text())["blimp"] == results["blimp"]
   run_command(*arguments, "--blimp", path, "--pairs", 1)
-  rows = json.loads(output.read_text())["blimp"]["files"]
-  assert [row["pairs"] for row in rows.values()] == [1, 1, 1]
+  result_by_file = json.loads(output.read_text())["blimp"]["files"]
+  assert [result["pairs"] for result in result_by_file.values()] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
