@@ -32,18 +32,20 @@ def token_ranges(
                                       to its last token.
 
   Args:
-    ids: `sequence_ids`, see `attention.attention_mask`.
+    ids: the number of each token's sequence in the row: 1, 2, ...; 0 at
+      padding.
     causal: True lets no query see a key after it.
   """
   length = ids.shape[1]
   positions = jnp.arange(length)
   key_ids = jnp.clip(ids, 0, length)
+  # A query at padding sees sequence 1, as in `attention.attention_mask`.
   query_ids = jnp.maximum(key_ids, 1)
 
   def group_ends(
     groups: Int[Array, "b l"], group_numbers: Int[Array, "b l"]
   ) -> Iterator[Int[Array, "b l"]]:
-    """Returns the first and last position of each group in `group_numbers`."""
+    """Returns the first and the last position of the group with each number."""
     first, last = (
       jax.vmap(lambda g, f=f: f(positions, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)
@@ -56,15 +58,15 @@ def token_ranges(
     last_key = jnp.minimum(last_key, positions[None])
     first_query = jnp.maximum(first_query, positions[None])
   sees_no_key = first_key > last_key
-  row_has_blind_query = sees_no_key.any(1, keepdims=True)
+  row_has_query_without_key = sees_no_key.any(1, keepdims=True)
   return (
     (
       jnp.where(sees_no_key, 0, first_key),
       jnp.where(sees_no_key, length - 1, last_key),
     ),
     (
-      jnp.where(row_has_blind_query, 0, first_query),
-      jnp.where(row_has_blind_query, length - 1, last_query),
+      jnp.where(row_has_query_without_key, 0, first_query),
+      jnp.where(row_has_query_without_key, length - 1, last_query),
     ),
   )
 
@@ -78,11 +80,12 @@ def block_ranges(
   range is the index of the first block, and 1 + the index of the last block.
 
   Args:
-    ranges: a range of `token_ranges`.
+    ranges: one of the two results of `token_ranges`.
     block_size: the number of tokens in a block of this side.
     other_block_size: the number of tokens in a block of the other side.
   """
   first, last = ranges
+  # The padding has empty ranges, which do not widen the range of a block.
   padding = [(0, 0), (0, -first.shape[1] % block_size)]
   first = jnp.pad(first, padding, constant_values=first.shape[1])
   last = jnp.pad(last, padding, constant_values=-1)

@@ -1,6 +1,8 @@
 """The kernels of fused attention: functions that do the work of one program.
 
-A variable `d_x` is the gradient of the array `x`.
+A variable `d_x` is the gradient of the array `x`. The array `qkv` has three
+projections: 0 has the queries, 1 the keys and 2 the values. The product
+`fused.dot(a, b, (i, j))` sums over axis i of `a` and axis j of `b`.
 """
 
 import functools
@@ -17,16 +19,16 @@ from bert_jax.kernels.attention_program import (
   Tokens,
 )
 
-# The carry of a kernel's loop; see the kernel's `add_block`.
+# The arrays that one step of a kernel's loop passes to the next step.
 Carry = tuple[Array, Array, Array]
 
 
 def forward_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the mixed values of a block of queries.
 
-  The docstring of `fused_attention.py` says what the mixed values are. The
-  kernel also writes log2 of each query's sum of exponentials. With dropout, it
-  writes the queries' hashes too.
+  The mixed values are, for each query, the mean of the values, weighted with
+  the query's probabilities. The kernel also writes log2 of each query's sum of
+  exponentials. With dropout, it writes the queries' hashes too.
   """
   program = Program(plan, refs)
   exp2 = functools.partial(fused.exp2, in_interpreter=plan.interpret)
@@ -90,15 +92,20 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
     scores, highest_scores, keys, first_key = block_scores(0)
     exp_sums, mixed_values = mix(scores, keys, first_key, highest_scores)
   else:
+    # The first scores are below every scaled score, also of a key that no query
+    # sees.
     start = (
       jnp.full(plan.queries_per_block, 2 * UNSEEN_SCORE),
       jnp.zeros(plan.queries_per_block, jnp.float32),
       jnp.zeros((plan.queries_per_block, plan.block_width), jnp.float32),
     )
     highest_scores, exp_sums, mixed_values = program.run_loop(add_block, start)
-  scale = plan.keep_scale / exp_sums
+  output_scale = plan.keep_scale / exp_sums
   program.store(
-    out, mixed_values * scale[:, None], first_query, plan.queries_per_block
+    out,
+    mixed_values * output_scale[:, None],
+    first_query,
+    plan.queries_per_block,
   )
   program.store_vector(
     log_sums,
@@ -115,26 +122,30 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
   output times the output's gradient, without the scale of dropout.
   """
   program = Program(plan, refs)
-  *hashes, log_sums, out, out_gradient, d_qkv, sums, deltas = program.other_refs
-  size = plan.queries_per_block
-  first_query = program.block * size
-  query = program.load_projected(0, first_query, size)
-  queries = program.tokens(
-    first_query, hashes=program.load_optional_vector(hashes, first_query, size)
+  *hash_refs, log_sums, out, out_gradient, d_qkv, sums, deltas = (
+    program.other_refs
   )
-  d_out = program.load(out_gradient, first_query, size)
-  mixed_values = program.load(out, first_query, size).astype(jnp.float32)
+  num_queries = plan.queries_per_block
+  first_query = program.block * num_queries
+  query = program.load_projected(0, first_query, num_queries)
+  queries = program.tokens(
+    first_query,
+    hashes=program.load_optional_vector(hash_refs, first_query, num_queries),
+  )
+  d_out = program.load(out_gradient, first_query, num_queries)
+  mixed_values = program.load(out, first_query, num_queries).astype(jnp.float32)
   delta = (d_out.astype(jnp.float32) * mixed_values).sum(1) * (
     1.0 / plan.keep_scale
   )
-  program.store_vector(deltas, delta, first_query, size)
-  log_sum = program.load_vector(log_sums, first_query, size)
+  program.store_vector(deltas, delta, first_query, num_queries)
+  log_sum = program.load_vector(log_sums, first_query, num_queries)
 
   def add_block(j: Array, d_query: Array) -> Array:
     """Adds the gradient from a block of keys."""
     first_key = program.zero + j * plan.keys_per_block
     key, value = (
-      program.load_projected(n, first_key, plan.keys_per_block) for n in (1, 2)
+      program.load_projected(projection, first_key, plan.keys_per_block)
+      for projection in (1, 2)
     )
     keys = program.tokens(first_key, are_keys=True)
     product = fused.dot(query, key, (1, 1))
@@ -144,19 +155,26 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
     d_scores = weights * (d_weights - delta[:, None])
     return d_query + fused.dot(d_scores.astype(plan.dtype), key, (1, 0))
 
-  zero = jnp.zeros((size, plan.block_width), jnp.float32)
-  d_query = program.run_loop(add_block, zero)
+  zeros = jnp.zeros((num_queries, plan.block_width), jnp.float32)
+  d_query = program.run_loop(add_block, zeros)
   d_query = d_query * program.score_factor(log_sum)[:, None]
-  program.store_gradient(d_qkv, sums, 0, d_query, first_query, size)
+  program.store_gradient(d_qkv, sums, 0, d_query, first_query, num_queries)
 
 
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Computes the gradients of a block of keys and values."""
   program = Program(plan, refs)
-  *hashes, log_sums, deltas, out_gradient, _, d_qkv, sums = program.other_refs
-  size = plan.keys_per_block
-  first_key = program.block * size
-  key, value = (program.load_projected(n, first_key, size) for n in (1, 2))
+  # The ignored array has the same memory as `d_qkv`. It holds the gradients
+  # that `queries_kernel` wrote.
+  *hash_refs, log_sums, deltas, out_gradient, _, d_qkv, sums = (
+    program.other_refs
+  )
+  num_keys = plan.keys_per_block
+  first_key = program.block * num_keys
+  key, value = (
+    program.load_projected(projection, first_key, num_keys)
+    for projection in (1, 2)
+  )
   keys = program.tokens(first_key, are_keys=True, is_transposed=True)
 
   def add_block(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -166,11 +184,11 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
     query = program.load_projected(0, first_query, plan.queries_per_block)
     d_out = program.load(out_gradient, first_query, plan.queries_per_block)
     log_sum, delta = (
-      program.load_vector(v, first_query, plan.queries_per_block)
-      for v in (log_sums, deltas)
+      program.load_vector(ref, first_query, plan.queries_per_block)
+      for ref in (log_sums, deltas)
     )
     query_hashes = program.load_optional_vector(
-      hashes, first_query, plan.queries_per_block
+      hash_refs, first_query, plan.queries_per_block
     )
     queries = program.tokens(
       first_query, is_transposed=True, hashes=query_hashes
@@ -186,10 +204,12 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
     kept_weights = kept_weights.astype(plan.dtype)
     return d_key, d_value + fused.dot(kept_weights, d_out, (1, 0))
 
-  zero = jnp.zeros((size, plan.block_width), jnp.float32)
-  d_key, d_value = program.run_loop(add_block, (zero, zero))
-  for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
-    program.store_gradient(d_qkv, sums, number, gradient, first_key, size)
+  zeros = jnp.zeros((num_keys, plan.block_width), jnp.float32)
+  d_key, d_value = program.run_loop(add_block, (zeros, zeros))
+  for projection, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
+    program.store_gradient(
+      d_qkv, sums, projection, gradient, first_key, num_keys
+    )
 
 
 def row_kernel(*refs: Ref, plan: Plan) -> None:
@@ -200,9 +220,12 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   program computes each delta as a sum over the keys.
   """
   program = Program(plan, refs)
-  *hashes, log_sums, out_gradient, d_qkv, sums = program.other_refs
-  size = plan.keys_per_block
-  key, value = (program.load_projected(n, program.zero, size) for n in (1, 2))
+  *hash_refs, log_sums, out_gradient, d_qkv, sums = program.other_refs
+  num_keys = plan.keys_per_block
+  key, value = (
+    program.load_projected(projection, program.zero, num_keys)
+    for projection in (1, 2)
+  )
   keys = program.tokens(program.zero, are_keys=True, is_transposed=True)
 
   def add_block(i: Array, carry: Carry) -> Carry:
@@ -213,7 +236,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
     d_out = program.load(out_gradient, first_query, plan.queries_per_block)
     log_sum = program.load_vector(log_sums, first_query, plan.queries_per_block)
     query_hashes = program.load_optional_vector(
-      hashes, first_query, plan.queries_per_block
+      hash_refs, first_query, plan.queries_per_block
     )
     queries = program.tokens(
       first_query, is_transposed=True, hashes=query_hashes
@@ -235,13 +258,15 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
     d_value += fused.dot(kept_weights, d_out, (1, 0))
     return d_key, d_value, d_query_total + d_query
 
-  zero = jnp.zeros((size, plan.block_width), jnp.float32)
+  zeros = jnp.zeros((num_keys, plan.block_width), jnp.float32)
   start = (
-    zero,
-    zero,
+    zeros,
+    zeros,
     jnp.zeros((plan.queries_per_block, plan.block_width), jnp.float32),
   )
   d_key, d_value, d_query_total = program.run_loop(add_block, start)
   program.store_sums(sums, 0, d_query_total.sum(0))
-  for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
-    program.store_gradient(d_qkv, sums, number, gradient, program.zero, size)
+  for projection, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
+    program.store_gradient(
+      d_qkv, sums, projection, gradient, program.zero, num_keys
+    )

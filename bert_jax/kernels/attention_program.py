@@ -17,7 +17,7 @@ Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 # The score of a key that a query does not see. It is finite, so that a query
 # that sees no key gets equal weights and not 0/0. The score is a power of 2, so
-# that a fused multiply-add does not change its product with a scale.
+# that its product with a scale is exact, also in a fused multiply-add.
 UNSEEN_SCORE = -(2.0**100)
 # A kernel that loops over more blocks than this skips the blocks in which no
 # query sees a key.
@@ -72,15 +72,15 @@ class Plan:
   def skips_blocks(self) -> bool:
     """True if a program reads the range of blocks for its loop from an array.
 
-    A loop with static ends is faster if there is little to skip. At 512 tokens,
-    the forward kernel takes 262 us with static ends, and 307 us with ends that
-    it reads from an array (H200).
+    If there is little to skip, a loop over a constant range is faster. At 512
+    tokens on an H200, the forward kernel takes 262 us with a constant range,
+    and 307 us with a range that it reads from an array.
     """
     return self.num_other_blocks > MAX_BLOCKS_WITHOUT_SKIPS
 
   @property
   def block_width(self) -> int:
-    """The width of a block: the next power of 2 from `head_dim` on, or 16."""
+    """The smallest power of 2 that is at least `head_dim` and at least 16."""
     return fused.next_power_of_2(self.head_dim, 16)
 
   @property
@@ -139,18 +139,21 @@ class Program:
       refs: `ids` and `qkv`, then the kernel's other arrays. If the plan skips
         blocks, `block_ranges` stands after `qkv`.
     """
-    self.plan, remaining = plan, iter(refs)
-    self.ids, self.qkv = next(remaining), next(remaining)
-    program, self.block = pl.program_id(0), pl.program_id(1)
-    self.row, self.head = program // plan.heads, program % plan.heads
-    # A constant 0 does not work: the interpreter refuses it as an index, and
-    # Pallas checks the end of a slice that begins with a constant, even if a
-    # mask excludes the end.
-    self.zero = program * 0
+    self.plan, remaining_refs = plan, iter(refs)
+    self.ids, self.qkv = next(remaining_refs), next(remaining_refs)
+    program_index, self.block = pl.program_id(0), pl.program_id(1)
+    self.row, self.head = (
+      program_index // plan.heads,
+      program_index % plan.heads,
+    )
+    # A constant 0 does not work. The interpreter refuses it as an index. Pallas
+    # refuses a slice that begins at a constant and goes beyond the array, even
+    # if a mask excludes that part.
+    self.zero = program_index * 0
     self.features = pl.ds(self.zero, plan.block_width)
     self.is_feature = jnp.arange(plan.block_width) < plan.head_dim
-    self.block_ranges = next(remaining) if plan.skips_blocks else None
-    self.other_refs = tuple(remaining)
+    self.block_ranges = next(remaining_refs) if plan.skips_blocks else None
+    self.other_refs = tuple(remaining_refs)
 
   def inside_mask(self, first: Array, size: int) -> Array | None:
     """Returns True for the tokens of a block before the row's end.
@@ -170,7 +173,8 @@ class Program:
   ) -> tuple[Ref, Array | None]:
     """Returns a reference to a block [size, features], and the block's mask.
 
-    The mask is True for elements of the array. It is None if all elements are.
+    The mask is True for elements inside the array. It is None if all elements
+    are inside.
     """
     is_inside, plan = self.inside_mask(first, size), self.plan
     mask = None
@@ -239,7 +243,7 @@ class Program:
     is_transposed: bool = False,
     hashes: Array | None = None,
   ) -> Tokens:
-    """Returns the queries or keys of a block, to be broadcast to the scores.
+    """Returns the queries or keys of a block, to be broadcast with the scores.
 
     Args:
       first: the position of the first token.
@@ -254,6 +258,7 @@ class Program:
       self.load_vector(self.ids, first, size),
     )
     if not are_keys:
+      # A query at padding sees sequence 1, as in `attention.attention_mask`.
       ids = jnp.maximum(ids, 1)
     elif self.plan.rate:
       hashes = fused.column_hashes(position.astype(jnp.uint32))
@@ -291,16 +296,21 @@ class Program:
       log_sums: the queries' log sums, which `forward_kernel` wrote.
     """
     axis = 0 if queries.ids.shape[0] == 1 else 1
-    equal_powers = jnp.where(
+    unseen_exponents = jnp.where(
       self.sees_any_key(log_sums), -jnp.inf, -math.log2(self.plan.length)
     )
-    powers = product * self.plan.exp2_scale - jnp.expand_dims(log_sums, axis)
+    exponents = product * self.plan.exp2_scale - jnp.expand_dims(log_sums, axis)
     sees_key = self.seen_mask(queries, keys)
-    powers = jnp.where(sees_key, powers, jnp.expand_dims(equal_powers, axis))
-    return fused.exp2(self.mask_end(powers, keys), self.plan.interpret)
+    exponents = jnp.where(
+      sees_key, exponents, jnp.expand_dims(unseen_exponents, axis)
+    )
+    return fused.exp2(self.mask_end(exponents, keys), self.plan.interpret)
 
   def sees_any_key(self, log_sums: Array) -> Array:
-    """Returns True for each query that sees a key; see `probabilities`."""
+    """Returns True for each query that sees a key.
+
+    The log sum of every other query is about `UNSEEN_SCORE` times `exp2_scale`.
+    """
     return log_sums > 0.5 * UNSEEN_SCORE * self.plan.exp2_scale
 
   def score_factor(self, log_sums: Array) -> Array:
@@ -329,7 +339,7 @@ class Program:
   def apply_dropout(
     self, queries: Tokens, keys: Tokens, weights: Array
   ) -> Array:
-    """Sets the weights that dropout drops to 0; does not scale the others."""
+    """Sets the weights that dropout drops to 0; does not scale the rest."""
     rate = self.plan.rate
     if not rate:
       return weights

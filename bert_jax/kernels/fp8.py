@@ -1,8 +1,8 @@
 """Products of 8-bit floats, for GPUs that can multiply them (from H100 on).
 
-Only the option products="fp8" selects them. In each step every operand is
-divided by a scale, so that its largest absolute value in that step becomes the
-largest 8-bit float. Activations and weights are e4m3, gradients are e5m2
+Only the option `model.products="fp8"` selects them. In each step every operand
+is divided by a scale, so that its largest absolute value in that step becomes
+the largest 8-bit float. Activations and weights are e4m3, gradients are e5m2
 (Micikevicius et al. 2022, section 4). Sums are float32, and the product has the
 dtype of the computation.
 """
@@ -37,10 +37,15 @@ def _scaled_dot(
   dtype: jnp.dtype,
 ) -> Array:
   """Multiplies two scaled matrices; see `fused.dot` for `summed_axes`."""
-  # XLA recognises an 8-bit product only if the scales are applied like this.
-  a, b = (x.astype(dtype) * scale.astype(dtype) for x, scale in (left, right))
+  # XLA recognises an 8-bit product only in this form: each operand is converted
+  # and multiplied by its scale before the product.
+  left_values, right_values = (
+    x.astype(dtype) * scale.astype(dtype) for x, scale in (left, right)
+  )
   return jax.lax.dot_general(
-    a, b, (((summed_axes[0],), (summed_axes[1],)), ((), ()))
+    left_values,
+    right_values,
+    (((summed_axes[0],), (summed_axes[1],)), ((), ())),
   )
 
 
@@ -80,11 +85,11 @@ def product(
   Args:
     x: the array.
     kernel: the kernel.
-    num_summed_axes: the number of axes that the product sums over: the last
-      axes of `x`, which are the first axes of the kernel.
+    num_summed_axes: the number of axes that the product sums over. These are
+      the last axes of `x` and the first axes of the kernel.
   """
   batch_shape = x.shape[: x.ndim - num_summed_axes]
-  features = kernel.shape[num_summed_axes:]
-  width = math.prod(kernel.shape[:num_summed_axes])
-  y = _product(x.reshape(-1, width), kernel.reshape(width, -1))
-  return y.reshape(*batch_shape, *features)
+  feature_shape = kernel.shape[num_summed_axes:]
+  num_summed = math.prod(kernel.shape[:num_summed_axes])
+  y = _product(x.reshape(-1, num_summed), kernel.reshape(num_summed, -1))
+  return y.reshape(*batch_shape, *feature_shape)

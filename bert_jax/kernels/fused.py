@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, UInt32
 Axes = tuple[str | None, ...]
 # An array of a device, or a constant of a program.
 Numbers = TypeVar("Numbers", Array, np.ndarray)
-GOLDEN_RATIO = 0x9E3779B1  # A prime near 2**32 / the golden ratio.
+GOLDEN_RATIO_PRIME = 0x9E3779B1  # A prime near 2**32 / the golden ratio.
 
 # Option of an encoder -> the names of implementations; "auto" is valid too.
 IMPLEMENTATIONS = {
@@ -49,8 +49,9 @@ def _runs_tpu_kernels() -> bool:
 
   The matrix units of TPU v2 and v3 lack some products of the kernels.
   """
-  kind = device_in_use().device_kind
-  return kind.startswith("TPU") and kind[5:6] not in "23"
+  # The kind of a device is, for example, "TPU v3".
+  device_kind = device_in_use().device_kind
+  return device_kind.startswith("TPU") and device_kind[5:6] not in "23"
 
 
 def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
@@ -65,7 +66,7 @@ def choose_implementation(option: str, name: str, dtype: jnp.dtype) -> str:
 
   Args:
     option: a key of `IMPLEMENTATIONS`.
-    name: "auto" or one of the values in `IMPLEMENTATIONS`.
+    name: "auto", or one of the option's names in `IMPLEMENTATIONS`.
     dtype: the dtype of the computation. The kernels are fast in 16 bits only.
 
   Raises:
@@ -103,9 +104,9 @@ def choose_attention(
 
   This is `choose_implementation`, but "auto" also chooses the kernel for TPUs:
   from v4 on, in 16 bits, for rows of 128, 256, 384 or 512 tokens, if the heads
-  of a device fill registers of 128 columns. By the compiler's estimate and a
-  model of the kernel, steps with such rows are faster with the kernel
-  (docs/tpu.md).
+  of a device fill registers of 128 columns. By the compiler's estimate of
+  a step and our estimate of the kernel, steps with such rows are faster with
+  the kernel (docs/tpu.md).
 
   Args:
     name: "auto" or one of `IMPLEMENTATIONS["attention"]`.
@@ -152,15 +153,17 @@ def first_hashes(seed: UInt32[Array, "2"], count: int) -> Array:
 
 
 def row_hashes(first: Array, index: Numbers) -> Array:
-  """Returns hashes, uint32, of the seed and of all indices except the last.
+  """Returns hashes, uint32, of the seed and of indices on the first axes.
+
+  The first axes are all axes except the last.
 
   Args:
     first: the output of `first_hashes`, which broadcasts with `index`.
     index: uint32 below 2**31: indices on the axes between the first and the
-      last, as if these axes were flattened into one axis.
+      last axis, as if these axes were flattened into one axis.
   """
   return hash_uint32(
-    first + hash_uint32(index * np.uint32(2) + np.uint32(GOLDEN_RATIO))
+    first + hash_uint32(index * np.uint32(2) + np.uint32(GOLDEN_RATIO_PRIME))
   )
 
 
@@ -170,7 +173,7 @@ def column_hashes(index: Numbers) -> Numbers:
   Args:
     index: the indices, uint32.
   """
-  x = index * np.uint32(GOLDEN_RATIO) + np.uint32(GOLDEN_RATIO)
+  x = index * np.uint32(GOLDEN_RATIO_PRIME) + np.uint32(GOLDEN_RATIO_PRIME)
   return x ^ (x >> 15)
 
 
@@ -181,8 +184,9 @@ def random_bits(row: Array, column: Array | np.ndarray) -> Array:
   (Dietzfelbinger 1996), with one difference: the factor and the summand of a
   row are not independent, but are both made from the row's hash. The bits are
   good for a comparison with a threshold. The results of comparisons are
-  distributed as with independent draws: for two elements, for four elements of
-  a rectangle, and summed over rows and columns (tests/models/test_layers.py).
+  distributed as with independent draws: for two elements, for the four corners
+  of a rectangle, and summed over rows and columns
+  (tests/models/test_layers.py).
 
   Args:
     row: the output of `row_hashes`.
@@ -259,7 +263,7 @@ def run_on_shards(
 ) -> Any:
   """Runs a kernel on each device's shard of the arguments.
 
-  The partitioner cannot split a kernel by itself.
+  XLA cannot split a kernel over devices by itself.
 
   Args:
     kernel: (*shards) -> a tuple of shards.
@@ -273,12 +277,14 @@ def run_on_shards(
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return kernel(*arrays)
-  specs = [nn.logical_to_mesh_axes(axes) for axes in (*in_axes, *out_axes)]
+  partition_specs = [
+    nn.logical_to_mesh_axes(axes) for axes in (*in_axes, *out_axes)
+  ]
   return jax.shard_map(
     kernel,
     mesh=mesh,
-    in_specs=tuple(specs[: len(in_axes)]),
-    out_specs=tuple(specs[len(in_axes) :]),
+    in_specs=tuple(partition_specs[: len(in_axes)]),
+    out_specs=tuple(partition_specs[len(in_axes) :]),
     check_vma=False,
   )(*arrays)
 

@@ -15,6 +15,7 @@ from bert_jax.kernels import fused
 
 # (float32 array, True if the interpreter runs the kernel) -> array.
 Function = Callable[[Array, bool], Array]
+# The logical axes of a hidden layer.
 HIDDEN_AXES = ("batch", "length", "mlp")
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
@@ -37,13 +38,18 @@ def _forward_kernel(
   interpret: bool,
 ) -> None:
   """Computes a block of `y` [num_rows, num_columns] = function(x + bias)."""
-  height, breadth, _ = FORWARD_TUNING
-  columns = pl.ds(pl.program_id(1) * breadth, breadth)
-  is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < num_columns
-  bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
-  first_row = pl.program_id(0) * height
-  rows = pl.ds(first_row, height)
-  mask = (first_row + jnp.arange(height) < num_rows)[:, None] & is_column[None]
+  rows_per_block, columns_per_block, _ = FORWARD_TUNING
+  columns = pl.ds(pl.program_id(1) * columns_per_block, columns_per_block)
+  column_exists = (
+    pl.program_id(1) * columns_per_block + jnp.arange(columns_per_block)
+    < num_columns
+  )
+  bias_row = triton.load(bias.at[columns], mask=column_exists, other=0.0)
+  first_row = pl.program_id(0) * rows_per_block
+  rows = pl.ds(first_row, rows_per_block)
+  mask = (first_row + jnp.arange(rows_per_block) < num_rows)[
+    :, None
+  ] & column_exists[None]
   block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
   out = function(block.astype(jnp.float32) + bias_row[None], interpret)
   triton.store(y.at[rows, columns], out.astype(block.dtype), mask=mask)
@@ -63,43 +69,49 @@ def _backward_kernel(
 ) -> None:
   """Computes `d_x` from `d_y`, and sums of `d_x` over rows.
 
-  A program has one block of columns, and in it every n-th block of rows, where
-  n is `num_programs`. The sums of the program are one row of
-  `sums`.
+  The n programs of a block of columns share its rows. Each program works on
+  every n-th block of rows, and writes its sums into one row of `sums`.
   """
-  height, breadth, _ = BACKWARD_TUNING
-  columns = pl.ds(pl.program_id(0) * breadth, breadth)
-  is_column = pl.program_id(0) * breadth + jnp.arange(breadth) < num_columns
-  bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
-  program, num_programs = pl.program_id(1), pl.num_programs(1)
+  rows_per_block, columns_per_block, _ = BACKWARD_TUNING
+  columns = pl.ds(pl.program_id(0) * columns_per_block, columns_per_block)
+  column_exists = (
+    pl.program_id(0) * columns_per_block + jnp.arange(columns_per_block)
+    < num_columns
+  )
+  bias_row = triton.load(bias.at[columns], mask=column_exists, other=0.0)
+  program_index, num_programs = pl.program_id(1), pl.num_programs(1)
 
   def add_block(i: Array, total: Array) -> Array:
-    first_row = (program + i * num_programs) * height
-    rows = pl.ds(first_row, height)
-    mask = (first_row + jnp.arange(height) < num_rows)[:, None] & is_column[
-      None
-    ]
+    first_row = (program_index + i * num_programs) * rows_per_block
+    rows = pl.ds(first_row, rows_per_block)
+    mask = (first_row + jnp.arange(rows_per_block) < num_rows)[
+      :, None
+    ] & column_exists[None]
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
     d_y_block = triton.load(d_y.at[rows, columns], mask=mask, other=0.0)
-    block_32 = block.astype(jnp.float32) + bias_row[None]
-    d_block = derivative(block_32, interpret) * d_y_block.astype(jnp.float32)
+    biased_block = block.astype(jnp.float32) + bias_row[None]
+    d_block = derivative(biased_block, interpret) * d_y_block.astype(
+      jnp.float32
+    )
     triton.store(d_x.at[rows, columns], d_block.astype(block.dtype), mask=mask)
     return total + d_block
 
-  num_blocks = pl.cdiv(num_rows, height)
-  zero = jnp.zeros((height, breadth), jnp.float32)
+  num_row_blocks = pl.cdiv(num_rows, rows_per_block)
+  zeros = jnp.zeros((rows_per_block, columns_per_block), jnp.float32)
   num_blocks_of_program = (
-    num_blocks - program + num_programs - 1
+    num_row_blocks - program_index + num_programs - 1
   ) // num_programs
-  total = jax.lax.fori_loop(0, num_blocks_of_program, add_block, zero)
-  triton.store(sums.at[program, columns], total.sum(0), mask=is_column)
+  total = jax.lax.fori_loop(0, num_blocks_of_program, add_block, zeros)
+  triton.store(
+    sums.at[program_index, columns], total.sum(0), mask=column_exists
+  )
 
 
 def _normal_tail(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
   """Returns a normal distribution's probability below -|x|, and exp(-x^2 / 2).
 
-  The probability's error is below 1e-7. Kernels have no error function, so this
-  is the formula of Abramowitz & Stegun 1964, 7.1.26. The formula's exponential
+  The probability is exact to within 1e-7. Kernels have no erf, so this is the
+  formula of Abramowitz & Stegun 1964, 7.1.26. The formula's exponential
   is returned too, because the distribution's density needs it. The code uses
   powers of 2 and fused multiply-adds, which need the fewest instructions.
   """
@@ -115,14 +127,14 @@ def _normal_tail(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
 def gelu(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns gelu with the error function; the error is below 2e-7 times |x|."""
+  """Returns gelu in its erf form, to within 2e-7 times |x|."""
   return jnp.maximum(x, 0.0) - jnp.abs(x) * _normal_tail(x, in_interpreter)[0]
 
 
 def gelu_derivative(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the derivative of `gelu`; the error is below 2e-7."""
+  """Returns the derivative of `gelu`, to within 2e-7."""
   tail, bell = _normal_tail(x, in_interpreter)
   probability = jnp.where(x > 0, 1.0 - tail, tail)
   return probability + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
@@ -131,29 +143,30 @@ def gelu_derivative(
 def _tanh_gate(x: Array, in_interpreter: bool) -> tuple[Array, Array]:
   """Returns the factor of x in `gelu_new`, and exp(-2 u).
 
-  The factor 0.5 (1 + tanh u) equals 1 / (1 + exp(-2 u)). The exponent is at
-  most 60, so that the power stays finite.
+  Here u is sqrt(2 / pi) (x + 0.044715 x^3). The factor 0.5 (1 + tanh u) equals
+  1 / (1 + exp(-2 u)). The exponent is at most 60, so that the power is finite.
   """
   u = math.sqrt(2.0 / math.pi) * x * (0.044715 * (x * x) + 1.0)
-  powers = jnp.minimum((-2.0 * math.log2(math.e)) * u, 60.0)
-  powers = fused.exp2(powers, in_interpreter)
+  exponents = jnp.minimum((-2.0 * math.log2(math.e)) * u, 60.0)
+  powers = fused.exp2(exponents, in_interpreter)
   return fused.reciprocal(1.0 + powers, in_interpreter), powers
 
 
 def gelu_new(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns gelu in its tanh form; the error is below 2e-7 times |x|."""
+  """Returns gelu in its tanh form, to within 2e-7 times |x|."""
   return x * _tanh_gate(x, in_interpreter)[0]
 
 
 def gelu_new_derivative(
   x: Float[Array, "..."], in_interpreter: bool = True
 ) -> Float[Array, "..."]:
-  """Returns the derivative of `gelu_new`; the error is below 4e-7."""
+  """Returns the derivative of `gelu_new`, to within 4e-7."""
   gate, powers = _tanh_gate(x, in_interpreter)
-  slope = math.sqrt(8.0 / math.pi) * (3.0 * 0.044715 * (x * x) + 1.0)
-  return gate * (1.0 + x * slope * (powers * gate))
+  # This is twice the derivative of u; see `_tanh_gate`.
+  twice_slope = math.sqrt(8.0 / math.pi) * (3.0 * 0.044715 * (x * x) + 1.0)
+  return gate * (1.0 + x * twice_slope * (powers * gate))
 
 
 # The activations that are written for kernels: name -> (function, derivative).
@@ -205,7 +218,7 @@ def bias_activation(
   def run_shard(x: Array, bias: Array) -> tuple[Array]:
     width = x.shape[-1]
     num_rows = x.size // width
-    height, breadth, warps = FORWARD_TUNING
+    rows_per_block, columns_per_block, num_warps = FORWARD_TUNING
     y = pl.pallas_call(
       functools.partial(
         _forward_kernel,
@@ -214,9 +227,12 @@ def bias_activation(
         num_columns=width,
         interpret=interpret,
       ),
-      grid=(pl.cdiv(num_rows, height), pl.cdiv(width, breadth)),
+      grid=(
+        pl.cdiv(num_rows, rows_per_block),
+        pl.cdiv(width, columns_per_block),
+      ),
       out_shape=jax.ShapeDtypeStruct((num_rows, width), x.dtype),
-      compiler_params=triton.CompilerParams(num_warps=warps),
+      compiler_params=triton.CompilerParams(num_warps=num_warps),
       interpret=interpret,
       name="bias_activation_forward",
     )(x.reshape(num_rows, width), bias)
@@ -252,8 +268,10 @@ def _backward(
   def run_shard(x: Array, bias: Array, d_y: Array) -> tuple[Array, Array]:
     width = x.shape[-1]
     num_rows = x.size // width
-    height, breadth, warps = BACKWARD_TUNING
-    num_programs = min(MAX_PROGRAMS_PER_COLUMN_BLOCK, pl.cdiv(num_rows, height))
+    rows_per_block, columns_per_block, num_warps = BACKWARD_TUNING
+    num_programs = min(
+      MAX_PROGRAMS_PER_COLUMN_BLOCK, pl.cdiv(num_rows, rows_per_block)
+    )
     d_x, sums = pl.pallas_call(
       functools.partial(
         _backward_kernel,
@@ -262,12 +280,12 @@ def _backward(
         num_columns=width,
         interpret=interpret,
       ),
-      grid=(pl.cdiv(width, breadth), num_programs),
+      grid=(pl.cdiv(width, columns_per_block), num_programs),
       out_shape=(
         jax.ShapeDtypeStruct((num_rows, width), x.dtype),
         jax.ShapeDtypeStruct((num_programs, width), jnp.float32),
       ),
-      compiler_params=triton.CompilerParams(num_warps=warps),
+      compiler_params=triton.CompilerParams(num_warps=num_warps),
       interpret=interpret,
       name="bias_activation_backward",
     )(x.reshape(num_rows, width), bias, d_y.reshape(num_rows, width))

@@ -35,14 +35,15 @@ from bert_jax.kernels import (
 #   QUERIES        queries_kernel   longer than a block   512 tokens
 #   KEYS           keys_kernel      longer than a block   512 tokens
 #   ROW            row_kernel       up to a block         128 tokens
-# "A block" means the number of keys in a block by `ROW_TUNING`.
+# In this table, a block has as many tokens as a block of keys in `ROW_TUNING`.
 Tuning = tuple[int, int, int, int]
 FORWARD_TUNING: Tuning = (128, 64, 4, 3)
 FORWARD_SHORT_TUNING: Tuning = (128, 32, 4, 3)
 QUERIES_TUNING: Tuning = (64, 64, 4, 3)
 KEYS_TUNING: Tuning = (32, 128, 4, 4)
 ROW_TUNING: Tuning = (16, 128, 4, 3)
-# The logical axes of the arrays.
+# The logical axes of the arrays. `TOKEN_AXES` are for a number for each head
+# and token, and `SUM_AXES` for sums of the gradients of `qkv` over tokens.
 IDS_AXES = ("batch", "length")
 PROJECTED_AXES = ("batch", "length", "heads", None, "head_dim")
 MIXED_AXES = ("batch", "length", "heads", "head_dim")
@@ -149,9 +150,10 @@ def _forward(
   qkv: Array, ids: Array, seed: Array, options: Options
 ) -> tuple[Array, tuple[Array, ...]]:
   """Returns the mixed values, and a tuple of arrays for the backward pass."""
-  has_dropout = options[0] > 0
+  has_dropout = options[0] > 0  # The first option is the dropout rate.
 
   def run_shard(*arrays: Array) -> tuple[Array, ...]:
+    # `arrays` begins with `ids` and `qkv`.
     num_rows, length, heads, _, head_dim = arrays[1].shape
 
     def output_shapes(_: int) -> OutputShapes:
@@ -224,17 +226,17 @@ def _attention_forward(
   causal: bool,
   interpret: bool,
 ) -> tuple[Array, tuple[Array, ...]]:
-  # The compiler adds the bias within the product. The kernels would have to add
-  # it to each block before they can go on.
+  # The compiler adds the bias in the product that makes `qkv`. If the kernels
+  # added it, they would have to wait for the sum in each block.
   qkv = add_bias(qkv, bias)
   out, (log_sums, *hashes) = _forward(qkv, ids, seed, (rate, causal, interpret))
   return out, (ids, qkv, *hashes, log_sums, out, seed)
 
 
 def _gradient_shapes(qkv: Array, blocks: int) -> OutputShapes:
-  """Returns the shapes of the gradient of `qkv` and of its sums over blocks."""
-  sums = (qkv.shape[0], blocks, *qkv.shape[2:])
-  return _shape(qkv.shape, qkv.dtype), _shape(sums)
+  """Returns the shapes of the gradient of `qkv` and of the blocks' sums."""
+  sums_shape = (qkv.shape[0], blocks, *qkv.shape[2:])
+  return _shape(qkv.shape, qkv.dtype), _shape(sums_shape)
 
 
 def _row_backward(options: Options, *arrays: Array) -> tuple[Array, Array]:

@@ -1,4 +1,8 @@
-"""Kernels for bias, dropout, residual and LayerNorm in one pass, for GPUs."""
+"""Kernels for bias, dropout, residual and LayerNorm in one pass, for GPUs.
+
+In this file, a row is the vector of one token, and the columns are its
+elements.
+"""
 
 import dataclasses
 import functools
@@ -70,12 +74,13 @@ class _Program:
 
   def __init__(self, plan: _Plan):
     self.plan, self.index = plan, pl.program_id(0)
-    # The start must not be a constant 0: Pallas checks the end of a slice that
-    # begins with a constant, even if a mask excludes the end.
+    # The start must not be a constant 0: Pallas refuses a slice that begins at
+    # a constant and goes beyond the array, even if a mask excludes that part.
     self.columns = pl.ds(self.index * 0, plan.columns_per_block)
     self.is_column = jnp.arange(plan.columns_per_block) < plan.num_columns
 
   def _mask(self, rows: Rows) -> Array:
+    # An array is the index of a single row.
     if isinstance(rows, jax.Array):
       return self.is_column
     return jnp.broadcast_to(
@@ -92,7 +97,7 @@ class _Program:
     return triton.load(ref.at[self.columns], mask=self.is_column, other=0)
 
   def store(self, ref: Ref, *index: Rows, block: Array) -> None:
-    """Writes a row or a slice of rows, the last entry of `index`."""
+    """Writes a block; the last entry of `index` is its row or slice of rows."""
     block_ref = ref.at[*index, self.columns]
     mask = self._mask(index[-1])
     triton.store(block_ref, block.astype(ref.dtype), mask=mask)
@@ -118,7 +123,8 @@ def _forward_kernel(
 ) -> None:
   """Computes a row of `out`.
 
-  If there are `stats`, the program also writes the row's mean and 1 / standard
+  `hashes` and `columns` are the hashes of rows and of columns for dropout. If
+  there are `stats`, the program also writes the row's mean and 1 / standard
   deviation to them.
   """
   program = _Program(plan)
@@ -134,10 +140,14 @@ def _forward_kernel(
   # The columns after the row's end are 0 and do not change the sum.
   mean = jnp.sum(row) / plan.num_columns
   row = jnp.where(program.is_column, row - mean, 0.0)
-  inverse = jax.lax.rsqrt(jnp.sum(row * row) / plan.num_columns + plan.epsilon)
-  for ref, value in zip(stats, (mean, inverse), strict=False):
-    triton.store(ref.at[row_index], value)
-  row = row * inverse * program.load_vector(scale) + program.load_vector(shift)
+  inverse_deviation = jax.lax.rsqrt(
+    jnp.sum(row * row) / plan.num_columns + plan.epsilon
+  )
+  for ref, number in zip(stats, (mean, inverse_deviation), strict=False):
+    triton.store(ref.at[row_index], number)
+  row = row * inverse_deviation * program.load_vector(
+    scale
+  ) + program.load_vector(shift)
   program.store(out, row_index, block=row)
 
 
@@ -158,13 +168,13 @@ def _backward_kernel(
   *,
   plan: _Plan,
 ) -> None:
-  """Computes `d_x` and `d_y` from the two gradients of the output.
+  """Computes `d_x` and `d_y` from the gradients of the output's two copies.
 
   A program works on every n-th tile of rows, where n is `num_programs`. Over
   these rows the program adds up the gradients of bias, scale and shift, and
   writes the three totals into one entry of `sums`.
   """
-  program, num_programs, tile = (
+  program, num_programs, rows_per_tile = (
     _Program(plan),
     pl.num_programs(0),
     plan.rows_per_tile,
@@ -174,15 +184,19 @@ def _backward_kernel(
   column_hashes = program.load_vector(columns)[None]
 
   def tile_rows(i: Array) -> Rows:
-    return pl.ds(jnp.minimum(i * tile, plan.num_rows - tile), tile)
+    # `add_tile` also reads the tile after the last one. Stay within the rows.
+    return pl.ds(
+      jnp.minimum(i * rows_per_tile, plan.num_rows - rows_per_tile),
+      rows_per_tile,
+    )
 
   def read(i: Array) -> tuple[Array, ...]:
     rows = tile_rows(i)
-    blocks = [
+    tiles = [
       program.load_rows(ref, rows)
       for ref in (x, y, first_gradient, second_gradient)
     ]
-    return *blocks, *(
+    return *tiles, *(
       triton.load(ref.at[rows]) for ref in (means, inverses, hashes)
     )
 
@@ -191,40 +205,44 @@ def _backward_kernel(
     i = program.index + step * num_programs
     # Read the next tile while this tile is summed up.
     next_arrays = read(i + num_programs)
-    blocks, (mean, inverse, row_hashes) = tile_arrays[:4], tile_arrays[4:]
+    tiles, (mean, inverse_deviation, row_hashes) = (
+      tile_arrays[:4],
+      tile_arrays[4:],
+    )
     x_tile, y_tile, gradient, second_tile_gradient = (
-      x.astype(jnp.float32) for x in blocks
+      x.astype(jnp.float32) for x in tiles
     )
     y_tile, gradient = y_tile + bias_row, gradient + second_tile_gradient
     if plan.rate:
       factors = program.dropout_factors(row_hashes[:, None], column_hashes)
       y_tile = y_tile * factors
-    inverse = inverse[:, None]
-    normalised_tile = (x_tile + y_tile - mean[:, None]) * inverse
+    inverse_deviation = inverse_deviation[:, None]
+    normalised_tile = (x_tile + y_tile - mean[:, None]) * inverse_deviation
     d_scale, d_shift = (
       d_scale + (gradient * normalised_tile).sum(0),
       d_shift + gradient.sum(0),
     )
-    gradient = gradient * scale_row
-    mean_gradient = jnp.sum(gradient, 1, keepdims=True) / plan.num_columns
+    d_normalised = gradient * scale_row
+    mean_gradient = jnp.sum(d_normalised, 1, keepdims=True) / plan.num_columns
     mean_product = (
-      jnp.sum(gradient * normalised_tile, 1, keepdims=True) / plan.num_columns
+      jnp.sum(d_normalised * normalised_tile, 1, keepdims=True)
+      / plan.num_columns
     )
-    gradient = inverse * (
-      gradient - mean_gradient - normalised_tile * mean_product
+    d_tile = inverse_deviation * (
+      d_normalised - mean_gradient - normalised_tile * mean_product
     )
-    program.store(d_x, tile_rows(i), block=gradient)
+    program.store(d_x, tile_rows(i), block=d_tile)
     if plan.rate:
-      gradient = gradient * factors
-      program.store(d_y, tile_rows(i), block=gradient)
-    return (d_bias + gradient.sum(0), d_scale, d_shift), next_arrays
+      d_tile = d_tile * factors
+      program.store(d_y, tile_rows(i), block=d_tile)
+    return (d_bias + d_tile.sum(0), d_scale, d_shift), next_arrays
 
-  zero = jnp.zeros(plan.columns_per_block, jnp.float32)
+  zeros = jnp.zeros(plan.columns_per_block, jnp.float32)
   # The program's tiles are index + i * num_programs, for i = 0, 1, 2, ...
   num_tiles = (
-    plan.num_rows // tile - program.index + num_programs - 1
+    plan.num_rows // rows_per_tile - program.index + num_programs - 1
   ) // num_programs
-  start = ((zero, zero, zero), read(program.index))
+  start = ((zeros, zeros, zeros), read(program.index))
   totals, _ = jax.lax.fori_loop(0, num_tiles, add_tile, start)
   for i, total in enumerate(totals):
     program.store(sums, program.index, program.index * 0 + i, block=total)
@@ -283,9 +301,10 @@ def _forward(
   interpret: bool,
   returns_stats: bool,
 ) -> tuple[Array, ...]:
-  """Computes the output; if `returns_stats`, also each row's `stats`.
+  """Computes the output.
 
-  For `stats`, see `_forward_kernel`.
+  If `returns_stats`, also returns the mean and 1 / standard deviation of each
+  row.
   """
   num_stats = 2 if returns_stats else 0
 
@@ -310,7 +329,9 @@ def _forward(
       x,
       *arrays,
     )
-    return out.reshape(x.shape), *(a.reshape(x.shape[:2]) for a in row_stats)
+    return out.reshape(x.shape), *(
+      stat.reshape(x.shape[:2]) for stat in row_stats
+    )
 
   return fused.run_on_shards(
     run_shard,
@@ -342,7 +363,7 @@ def add_norm(
   The caller reads the output in two places. Since the output is returned twice,
   the two gradients arrive separately, and the kernel adds them without an extra
   pass. All sums are float32. The only large arrays that the forward pass saves
-  are x and y. The backward pass computes all others again.
+  are x and y. The backward pass computes the other arrays again.
 
   Args:
     x: the residual.
@@ -356,7 +377,16 @@ def add_norm(
     interpret: True runs the kernels without a GPU, slowly.
   """
   (out,) = _forward(
-    x, y, bias, scale, shift, seed, rate, epsilon, interpret, False
+    x,
+    y,
+    bias,
+    scale,
+    shift,
+    seed,
+    rate,
+    epsilon,
+    interpret,
+    returns_stats=False,
   )
   return out, out
 
@@ -373,7 +403,7 @@ def _add_norm_forward(
   interpret: bool,
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
   out, *stats = _forward(
-    x, y, bias, scale, shift, seed, rate, epsilon, interpret, True
+    x, y, bias, scale, shift, seed, rate, epsilon, interpret, returns_stats=True
   )
   return (out, out), (x, y, bias, scale, *stats, seed)
 
@@ -391,11 +421,13 @@ def _add_norm_backward(
     hashes: Array, columns: Array, x: Array, *other_arrays: Array
   ) -> tuple[Array, Array, Array]:
     batch_size, length, width = x.shape
-    warps, num_programs, tile = (
+    num_warps, num_programs, max_rows_per_tile = (
       WIDE_TUNING if width >= MIN_WIDE_COLUMNS else NARROW_TUNING
     )
     num_rows = batch_size * length
-    plan = _Plan(num_rows, width, rate, epsilon, math.gcd(tile, num_rows))
+    plan = _Plan(
+      num_rows, width, rate, epsilon, math.gcd(max_rows_per_tile, num_rows)
+    )
     hidden_shape = jax.ShapeDtypeStruct((num_rows, width), x.dtype)
     num_programs = min(num_programs, num_rows // plan.rows_per_tile)
     sums_shape = jax.ShapeDtypeStruct((num_programs, 3, width), jnp.float32)
@@ -407,7 +439,7 @@ def _add_norm_backward(
       _backward_kernel,
       plan,
       num_programs,
-      warps,
+      num_warps,
       (hidden_shape, hidden_shape, sums_shape),
       interpret,
       *arrays,

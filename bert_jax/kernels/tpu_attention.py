@@ -5,18 +5,18 @@ program works on one row of the batch and on some of the heads. The scores of
 these heads stay in the core's local memory, and the backward pass computes them
 again.
 
-The kernels read and write arrays [b, l, h * k], as the products before and
-after attention make and take them. An array [b, h, l, k] would have to be
-reordered, and if a head has 64 columns, the last axis would be padded to 128,
-because a register has 128 columns. So two heads of 64 columns share a register.
-A product over all 128 columns gives the scores of one head if the columns of
-the other head are 0 in one of the two operands. This costs nothing: the unit
-for products works on 128 columns anyway.
+The kernels read and write arrays [b, l, h * k]. The products before attention
+write this form, and the product after attention reads it. An array [b, h, l, k]
+would have to be reordered, and if a head has 64 columns, the last axis would be
+padded to 128, because a register has 128 columns. So two heads of 64 columns
+share a register. A product over all 128 columns gives the scores of one head if
+the columns of the other head are 0 in one of the two operands. This costs
+nothing: the unit for products works on 128 columns anyway.
 
 The scores are transposed, with keys as rows and queries as columns. So sums and
-maxima over keys add and compare whole registers. A number for each query is
-stored once, as a row [1, l]. Only a number for each key is stored in many equal
-columns; see `columns_of_keys`.
+maxima over keys add and compare whole registers. An array with a number for
+each query is one row, [1, l]. An array with a number for each key has many
+equal columns; see `columns_of_keys`.
 """
 
 import dataclasses
@@ -82,17 +82,19 @@ def heads_of_program(heads: int, head_dim: int, length: int) -> int:
   It is a multiple of `group_size`, and divides the number of heads. The columns
   of these heads fill whole registers, or are all columns of the arrays.
   """
-  sizes = [
-    size
-    for size in range(group_size(heads, head_dim), heads + 1)
-    if heads % size == 0
-    and size % group_size(heads, head_dim) == 0
-    and (size * head_dim % REGISTER_COLUMNS == 0 or size == heads)
+  head_counts = [
+    num_heads
+    for num_heads in range(group_size(heads, head_dim), heads + 1)
+    if heads % num_heads == 0
+    and num_heads % group_size(heads, head_dim) == 0
+    and (num_heads * head_dim % REGISTER_COLUMNS == 0 or num_heads == heads)
   ]
-  small_sizes = [
-    x for x in sizes if x * length * length <= MAX_SCORES_OF_PROGRAM
+  small_head_counts = [
+    num_heads
+    for num_heads in head_counts
+    if num_heads * length * length <= MAX_SCORES_OF_PROGRAM
   ]
-  return max(small_sizes, default=sizes[0])
+  return max(small_head_counts, default=head_counts[0])
 
 
 def queries_of_block(length: int) -> int:
@@ -137,8 +139,8 @@ class _HeadGroup:
     Args:
       index: the head's index in the group.
       x: an array [n, columns of the group].
-      others: an array like `x`. With None, which is for the first head of the
-        group, `x` is returned.
+      others: an array like `x`. It is None for the first head of the group;
+        then `x` is returned.
     """
     if self.size == 1 or others is None:
       return x
@@ -213,7 +215,7 @@ class _Program:
     return [_HeadGroup(i, size, self.head_dim) for i in range(0, heads, size)]
 
   def _of_keys(self, numbers: Ref, block: slice) -> Array:
-    """Repeats the columns of numbers of keys, up to one column per query."""
+    """Returns the keys' numbers in a column for each query of the block."""
     columns = numbers[...]
     return jnp.concatenate(
       [columns] * ((block.stop - block.start) // columns.shape[1]), 1
@@ -251,7 +253,7 @@ class _Program:
     return exponentials, inverse_sums, sees_a_key
 
   def drop(self, weights: Array, head: int, block: slice) -> Array:
-    """Sets the weights to 0 that dropout drops; does not scale the others.
+    """Sets the weights that dropout drops to 0; does not scale the kept ones.
 
     Args:
       weights: numbers of keys and queries, [l, q].
@@ -359,12 +361,17 @@ def _backward_kernel(
         )
         weights *= inverse_sums
         d_weights = fused.dot(value_of_head, gradient[block, columns], (1, 1))
-        # The factor of dropout is applied to the products below.
+        # The products below are multiplied by `keep_scale`, the scale of
+        # dropout.
         kept_weights[:, block] = program.drop(
           weights, group.first + i, block
         ).astype(dtype)
-        terms = program.drop(weights * d_weights, group.first + i, block)
-        d_block = terms - weights * terms.sum(0, keepdims=True)
+        weighted_gradients = program.drop(
+          weights * d_weights, group.first + i, block
+        )
+        d_block = weighted_gradients - weights * weighted_gradients.sum(
+          0, keepdims=True
+        )
         d_scores[:, block] = (d_block * sees_a_key).astype(dtype)
       d_scores_of_head = d_scores[...]
       factor = keep_scale * program.scale
