@@ -57,8 +57,9 @@ def attention(
     causal: True means that no query sees a key that is after it.
     dropout_rate: the dropout rate on the probabilities, in [0, 1).
     dropout_key: a jax PRNG key; required if the rate is above 0.
-    implementation: "auto", or one of `fused.IMPLEMENTATIONS["attention"]`. The
-      bits of dropout are the same in all of them, but "cudnn" has no dropout.
+    implementation: "auto", or one of `fused.IMPLEMENTATIONS["attention"]`. All
+      implementations draw the same dropout bits, except "cudnn", which has no
+      dropout.
 
   Returns:
     The mixed values (for each query the mean of the values, weighted by the
@@ -74,7 +75,7 @@ def attention(
     "attention", implementation, qkv.dtype
   )
   if implementation == "tpu":
-    out = attention_for_tpus(
+    mixed_values = attention_for_tpus(
       tuple(qkv[..., i, :] for i in range(3)),
       tuple(bias[:, i] for i in range(3)),
       sequence_ids,
@@ -82,9 +83,9 @@ def attention(
       dropout_rate=dropout_rate,
       dropout_key=dropout_key,
     )
-    return out, None
+    return mixed_values, None
   if implementation == "triton":
-    out = fused_attention.attention(
+    mixed_values = fused_attention.attention(
       qkv,
       bias,
       sequence_ids,
@@ -92,7 +93,7 @@ def attention(
       dropout_rate,
       causal,
     )
-    return out, None
+    return mixed_values, None
   query, key, value = jnp.moveaxis(fused_attention.add_bias(qkv, bias), 3, 0)
   mask = attention_mask(sequence_ids)
   if causal:
@@ -133,13 +134,13 @@ def attention_for_tpus(
   Args:
     qkv: queries, keys and values, without their bias.
     bias: the float32 bias of queries, of keys and of values.
-    sequence_ids: see `attention`, also for the other arguments.
-    causal: see above.
-    dropout_rate: see above.
-    dropout_key: see above.
+    sequence_ids: see `attention`.
+    causal: see `attention`.
+    dropout_rate: see `attention`.
+    dropout_key: see `attention`.
   """
   shape = num_rows, length, heads, head_dim = qkv[0].shape
-  out = tpu_attention.attention(
+  mixed_values = tpu_attention.attention(
     *(x.reshape(num_rows, length, heads * head_dim) for x in qkv),
     jnp.stack([x.reshape(-1) for x in bias]),
     sequence_ids,
@@ -148,7 +149,7 @@ def attention_for_tpus(
     dropout_rate,
     causal,
   )
-  return out.reshape(shape)
+  return mixed_values.reshape(shape)
 
 
 def _attention_without_kernel(
@@ -239,9 +240,17 @@ class Attention(nn.Module):
       )
       probabilities = None
     else:
-      kernel = jnp.stack([k.astype(self.dtype) for k in kernels], 2)
+      joint_kernel = jnp.stack(
+        [kernel.astype(self.dtype) for kernel in kernels], 2
+      )
       qkv = nn.with_logical_constraint(
-        layers.product(x, kernel, 1, self.dtype, self.products),
+        layers.product(
+          x,
+          joint_kernel,
+          num_summed_axes=1,
+          dtype=self.dtype,
+          products=self.products,
+        ),
         ("batch", "length", "heads", None, "head_dim"),
       )
       mixed_values, probabilities = attention(
@@ -268,7 +277,11 @@ class Attention(nn.Module):
   ) -> Float[Array, "b l h k"]:
     """Returns the queries, the keys or the values, without their bias."""
     y = layers.product(
-      x, kernel.reshape(len(kernel), -1), 1, self.dtype, self.products
+      x,
+      kernel.reshape(len(kernel), -1),
+      num_summed_axes=1,
+      dtype=self.dtype,
+      products=self.products,
     )
     y = nn.with_logical_constraint(y, ("batch", "length", "heads"))
     return y.reshape(*y.shape[:2], self.heads, self.head_dim)

@@ -10,9 +10,9 @@ from bert_jax.models.encoder import Encoder, build_variant
 VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=6, heads=12, mlp=3072),
 }
-# The pooling is a dense layer with relu on [CLS], which is not pre-trained
-# (transformers modeling_distilbert.py). The dropout is seq_classif_dropout of
-# the published configuration.
+# The pooling is a dense layer with relu on [CLS]. Pre-training does not train
+# this layer (transformers modeling_distilbert.py). The dropout is
+# seq_classif_dropout of the published configuration.
 POOLING = heads.Pooling(activation="relu", dropout=0.2)
 PRETRAINED_POOLER = False
 
@@ -25,6 +25,8 @@ class DistilBert(Encoder):
 
 # The published model has no head for pairs.
 ForPreTraining = functools.partial(heads.ForPreTraining, pairs=False)
+# `ForPreTraining` has the masked-LM head. The objective "mlm" trains it, and so
+# does "distil", which is DistilBERT's own.
 OBJECTIVE = "mlm"
 flops = heads.flops
 

@@ -19,7 +19,8 @@ from bert_jax.models.encoder import (
 # get_bert_config. The generator is 1/4 (small, large) or 1/3 (base) as wide as
 # the discriminator (configure_pretraining.py, README). The generator's heads
 # are 64 wide, its MLP is 4 times as wide as its hidden states, and it has as
-# many layers as the discriminator. Both read tables of width `embedding_size`.
+# many layers as the discriminator. The two share tables of width
+# `embedding_size`.
 VARIANTS: dict[str, dict[str, int]] = {
   "small": dict(
     embedding_size=128,
@@ -296,6 +297,8 @@ def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
     if tower.hidden != encoder.embedding_size:
       total_flops += 2.0 * rows * length * encoder.embedding_size * tower.hidden
   total_flops += 2.0 * rows * length * encoder.hidden * (encoder.hidden + 1)
-  head_flops = 2 * generator_encoder(encoder).hidden * encoder.embedding_size
-  head_flops += 2 * encoder.embedding_size * encoder.vocab_size
-  return total_flops + rows * predictions * head_flops
+  masked_lm_head_flops = (
+    2 * generator_encoder(encoder).hidden * encoder.embedding_size
+  )
+  masked_lm_head_flops += 2 * encoder.embedding_size * encoder.vocab_size
+  return total_flops + rows * predictions * masked_lm_head_flops

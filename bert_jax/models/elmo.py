@@ -16,8 +16,8 @@ States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
 # The number of character ids, and the number of ids in a word. This folder may
 # not import text/characters.py, so a test compares both numbers with that file.
 NUM_CHARS, MAX_CHARS = 262, 50
-# The number of words in the softmax: bin/train_elmo.py's vocabulary of the 1B
-# Word Benchmark (README.md of allenai/bilm-tf).
+# The number of words in the softmax. allenai/bilm-tf trains with the vocabulary
+# of the 1B Word Benchmark, which has this size (bin/train_elmo.py, README.md).
 NUM_WORDS = 793_471
 # The convolutions: (width in characters, number of filters); allenai/bilm-tf
 # bin/train_elmo.py.
@@ -188,7 +188,7 @@ class Elmo(nn.Module):
     activation: see `CharCnn`.
     dropout: the dropout rate on the input of each layer.
     dtype: the dtype of the products; states and parameters are always float32.
-    unroll: see `lstm.Lstm`.
+    unroll: the `unroll` of `lstm.LoopSettings`.
     remat: True computes the words' vectors again in the backward pass.
     vocab_size: the number of words in the softmax of `ForPreTraining`.
     vocab_multiple: the softmax gets rows of zeros up to a multiple of this
@@ -299,8 +299,8 @@ class Elmo(nn.Module):
       train: see `__call__`.
 
     Returns:
-      The layers of each direction, where d is `hidden` and words are in the
-      order of the text; and the states of both directions.
+      First the layers of each direction: d is `hidden`, and the words are in
+      the order of the text. Then the states of both directions.
     """
     if sequence_ids is None:
       sequence_ids = (char_ids[0] != 0).any(-1).astype(jnp.int32)
@@ -308,9 +308,9 @@ class Elmo(nn.Module):
     vectors = [jnp.where(is_word, self.words(ids), 0) for ids in char_ids]
     # The first axis of the arrays below is the direction. Words are in the
     # order of reading, which is reversed in the backward direction.
-    ids_by_direction = sequence_ids, sequence_ids[:, ::-1]
+    sequence_ids_by_direction = sequence_ids, sequence_ids[:, ::-1]
     outputs = [jnp.stack([vectors[0], vectors[-1][:, ::-1]])]
-    ids_as_read = jnp.stack(ids_by_direction)
+    sequence_ids_as_read = jnp.stack(sequence_ids_by_direction)
     layer_states = []
     loop_settings = lstm.LoopSettings(
       clip=self.clip, dtype=self.dtype, unroll=self.unroll
@@ -319,7 +319,9 @@ class Elmo(nn.Module):
     for i, layer_pair in enumerate(layer_pairs):
       # Dropout is outside of the residual connection, as published
       # (bilm/training.py: DropoutWrapper around ResidualWrapper).
-      x = jnp.stack([self.drop(output, train) for output in outputs[-1]])
+      layer_inputs = jnp.stack(
+        [self.drop(output, train) for output in outputs[-1]]
+      )
       first_states = None
       if states is not None:
         forward, backward = (direction[i] for direction in states)
@@ -328,12 +330,14 @@ class Elmo(nn.Module):
           jnp.stack([forward[1], backward[1]]),
         )
       weights = [layer.weights(self.hidden) for layer in layer_pair]
-      y, last_states = lstm.run_directions(
-        weights, x, ids_as_read, first_states, loop_settings
+      new_outputs, last_states = lstm.run_directions(
+        weights, layer_inputs, sequence_ids_as_read, first_states, loop_settings
       )
       if self.residual and i:
-        y = jnp.where((ids_as_read != 0)[..., None], x + y, 0)
-      outputs.append(y)
+        new_outputs = jnp.where(
+          (sequence_ids_as_read != 0)[..., None], layer_inputs + new_outputs, 0
+        )
+      outputs.append(new_outputs)
       layer_states.append(last_states)
     layer_outputs = jnp.stack(outputs)
     forward_states, backward_states = (
@@ -389,13 +393,13 @@ class ForPreTraining(nn.Module):
     return tuple(self.drop(x[-1], train) for x in directions), states
 
   def softmax_table(self) -> tuple[Float[Array, "v d"], Float[Array, "v"]]:
-    """Returns the table and the bias, with the rows of `vocab_multiple`."""
+    """Returns table and bias, with the rows that `vocab_multiple` adds."""
     return self.softmax.embedding, self.bias
 
   def softmax_rows(
     self, ids: Int[Array, "n"]
   ) -> tuple[Float[Array, "n d"], Float[Array, "n"]]:
-    """Returns the rows and biases of words; the row of an invalid id is NaN."""
+    """Returns words' vectors and biases; the vector of an invalid id is NaN."""
     return self.softmax(ids), jnp.take(self.bias, ids)
 
   def __call__(
@@ -403,7 +407,8 @@ class ForPreTraining(nn.Module):
   ) -> dict[str, Array]:
     """Returns {"next_logits", "previous_logits"}, float32 [b l v].
 
-    At each word they predict the next word and the previous word.
+    At each word, "next_logits" predict the word after it, and
+    "previous_logits" the word before it.
 
     Args:
       batch: see `encode`.
@@ -450,10 +455,10 @@ class ScalarMix(nn.Module):
     x = stacked.astype(jnp.float32)
     if self.normalises_layers:
       is_word = (sequence_ids != 0)[:, None, :, None]
-      size = jnp.maximum(is_word.sum(), 1) * x.shape[-1]
-      mean = jnp.where(is_word, x, 0).sum((0, 2, 3), keepdims=True) / size
+      num_values = jnp.maximum(is_word.sum(), 1) * x.shape[-1]
+      mean = jnp.where(is_word, x, 0).sum((0, 2, 3), keepdims=True) / num_values
       squares = jnp.where(is_word, (x - mean) ** 2, 0)
-      variance = squares.sum((0, 2, 3), keepdims=True) / size
+      variance = squares.sum((0, 2, 3), keepdims=True) / num_values
       x = (x - mean) / jnp.sqrt(variance + 1e-12)
     weights = jax.nn.softmax(w + 1.0 / num_layers)
     return gamma * jnp.einsum("n,bnld->bld", weights, x)
@@ -462,7 +467,8 @@ class ScalarMix(nn.Module):
 def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
   """Returns the shapes of the parameters that `ForPreTraining` adds.
 
-  Files have these shapes: they do not hold the rows that `vocab_multiple` adds.
+  These are the shapes without the rows that `vocab_multiple` adds: those rows
+  are not saved.
   """
   table = encoder.vocab_size, encoder.hidden
   return {

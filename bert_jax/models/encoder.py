@@ -165,8 +165,8 @@ class Encoder(nn.Module):
   vocab_multiple: int = 1
 
   # The number of rows of the segment table. A family with segments declares
-  # `num_segments` as a field. Here it is a class attribute, so that it is no
-  # option of a family without segments.
+  # `num_segments` as a field. Here it has no annotation and so is no field:
+  # users of a family without segments cannot set it.
   num_segments = 0
 
   @property

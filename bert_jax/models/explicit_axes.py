@@ -19,7 +19,7 @@ from flax.linen import transforms
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, reshard
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-# The spec of an array that no axis splits.
+# The `PartitionSpec` of an array that no axis of the mesh splits.
 UNSPLIT = PartitionSpec()
 
 
@@ -49,10 +49,18 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
   def decorate(method: Method) -> Method:
     @functools.wraps(method)
     def call(self: nn.Module, *arguments: Any, **options: Any) -> Any:
-      bool_options = {k: v for k, v in options.items() if isinstance(v, bool)}
+      bool_options = {
+        name: option
+        for name, option in options.items()
+        if isinstance(option, bool)
+      }
       arrays = (
         arguments,
-        {k: v for k, v in options.items() if k not in bool_options},
+        {
+          name: option
+          for name, option in options.items()
+          if name not in bool_options
+        },
       )
       sharding = jax.typeof(jax.tree.leaves(arrays)[0]).sharding
       mesh = sharding.mesh
@@ -120,4 +128,6 @@ def _with_automatic_axes(
       output = function(scopes, arrays)
     return output, repack(scopes)
 
+  # `run` gets all variables (first filter) and all keys (third filter), and
+  # gives no variables back (second filter).
   return lift.pack(run, (True,), (False,), (True,))

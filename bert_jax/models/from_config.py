@@ -55,6 +55,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     ValueError: the family, the task or an attribute is unknown.
   """
   if config["family"] == "elmo":
+    # config["model"] replaces all sizes, so any variant may be named.
     return WordEncoder(elmo.build("original", **config["model"], **computation))
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
@@ -62,6 +63,7 @@ def build(config: Mapping[str, Any], **computation: Any) -> nn.Module:
       raise UserError(
         f"{name}= may not be given; only {COMPUTATION_OPTIONS} may."
       )
+  # config["model"] replaces all sizes of this variant.
   variant = next(iter(family.VARIANTS))
   encoder = family.build(variant, **config["model"], **computation)
   head = dict(config["head"])

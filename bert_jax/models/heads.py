@@ -337,7 +337,8 @@ class ForPreTraining(nn.Module):
 def span_shapes(encoder: Encoder) -> dict[str, Any]:
   """Returns the shapes of the boundary head's parameters.
 
-  No published file has a boundary head.
+  `weights/runs.py` needs them in order to read a run; no published file has a
+  boundary head.
   """
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   spans = jax.ShapeDtypeStruct((1, 1, 2), jnp.int32)

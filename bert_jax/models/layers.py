@@ -251,8 +251,8 @@ class AddNorm(nn.Module):
       )
     y_with_bias = y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
     y = dropout(y_with_bias, rate, key)
-    out = normalise(x + y, scale, shift, self.epsilon).astype(self.dtype)
-    return out, out
+    output = normalise(x + y, scale, shift, self.epsilon).astype(self.dtype)
+    return output, output
 
 
 def normalise(
@@ -263,7 +263,9 @@ def normalise(
 ) -> Float[Array, "... d"]:
   """Applies LayerNorm over the last axis, in float32."""
   x = x.astype(jnp.float32)
-  scale, shift = (jax.lax.broadcast_to_rank(p, x.ndim) for p in (scale, shift))
+  scale, shift = (
+    jax.lax.broadcast_to_rank(parameter, x.ndim) for parameter in (scale, shift)
+  )
   x = x - x.mean(-1, keepdims=True)
   variance = jnp.square(x).mean(-1, keepdims=True)
   return x * (jax.lax.rsqrt(variance + epsilon) * scale) + shift

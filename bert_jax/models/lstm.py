@@ -148,9 +148,9 @@ def run_directions(
     The outputs, which are 0 at padding, and the states after the words that
     were read last.
   """
-  kernel = jnp.stack([w.kernel for w in weights])
-  bias = jnp.stack([w.bias for w in weights])
-  projection = jnp.stack([w.projection for w in weights])
+  kernel = jnp.stack([direction.kernel for direction in weights])
+  bias = jnp.stack([direction.bias for direction in weights])
+  projection = jnp.stack([direction.projection for direction in weights])
   width, dtype = x.shape[-1], loop.dtype
   # Multiply all words at once, outside of the loop: this part of the gates does
   # not depend on the state.

@@ -65,8 +65,8 @@ def dropout(
 ) -> Array:
   """Sets elements to 0 with probability `rate`, and scales all other elements.
 
-  Dropout is linear in `x`, and equals its transpose. The derivatives compute
-  the bits again from the seed, so the seed is all that the forward pass saves.
+  Dropout is a linear function of `x`, and is its own transpose. The derivatives
+  compute the bits again from the seed, so the forward pass saves only the seed.
 
   Args:
     x: an array of any shape and float dtype.
@@ -210,7 +210,9 @@ def _batch_product(
   spec: str,
   precision: str | None,
 ) -> tuple[Array, int]:
-  new_letter = next(x for x in string.ascii_letters if x not in spec)
+  new_letter = next(
+    letter for letter in string.ascii_letters if letter not in spec
+  )
   inputs, output = spec.split("->")
   operands, input_letters = [], []
   for array, axis, letters in zip(arrays, axes, inputs.split(","), strict=True):

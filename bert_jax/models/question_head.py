@@ -17,7 +17,7 @@ BEAM_SIZE = 20
 HIDDEN_WIDTH = 512
 # This number is subtracted from the logits of positions where no answer may
 # begin or end (get_prediction_module).
-MASKED_PENALTY = 1000.0
+PENALTY = 1000.0
 
 
 class AnswerLogits(NamedTuple):
@@ -54,7 +54,7 @@ class JointAnswerHead(nn.Module):
 
   Attributes:
     beam: the number of starts to try, and of ends to try for each start.
-    dtype: the dtype of the hidden layers' products.
+    dtype: the dtype of the matrix products in the two hidden layers.
   """
 
   beam: int
@@ -103,11 +103,12 @@ class JointAnswerHead(nn.Module):
       mask: True where an answer may begin and end.
 
     Returns:
-      Float32 with s = 1 + k * k, where k is the smaller of `beam` and l.
-      The first entry of each row is (0, 0, logit of no answer, 0). Each later
-      entry is a span: its start, its end, the log probability of the start, and
-      the log probability of the end given the start. The starts are sorted from
-      the likeliest on, and so are the ends of a start. Float32 holds the
+      A float32 array [b, s, 4], with s = 1 + k * k entries for each row; k is
+      the smaller of `beam` and l. The first entry is (0, 0, logit of no answer,
+      0). Each later entry is a span: its start, its end, the log probability of
+      the start, and the log probability of the end given the start. The spans
+      are sorted by their starts, the likeliest start first. The spans of one
+      start are sorted by their ends, the likeliest end first. Float32 holds the
       positions exactly.
     """
     num_rows, length = hidden.shape[:2]
@@ -129,31 +130,38 @@ class JointAnswerHead(nn.Module):
     )
 
   def _start_logits(self, hidden: Array, mask: Array) -> Float[Array, "b l"]:
-    return _penalise_masked(self.start(hidden)[..., 0], mask)
+    return _penalise_where_false(self.start(hidden)[..., 0], mask)
 
   def _end_logits(
     self, hidden: Array, mask: Array, starts: Int[Array, "b k"]
   ) -> Float[Array, "b k l"]:
     """Returns the logits of the ends given each of `starts`."""
-    d = hidden.shape[-1]
-    kernel, bias = self.end_hidden.kernel_and_bias((2 * d,))
+    width = hidden.shape[-1]
+    kernel, bias = self.end_hidden.kernel_and_bias((2 * width,))
     last_kernel, last_bias = self.end.kernel_and_bias((HIDDEN_WIDTH,))
     start_states = layers.gather_positions(hidden, starts)
-    # The dense layer multiplies the start's state and a position's state, side
-    # by side. Compute the two halves of this product separately.
-    start_states = layers.product(start_states, kernel[:d], 1, self.dtype)
-    states = layers.product(hidden, kernel[d:], 1, self.dtype)
-    states = states + bias.astype(self.dtype)[None, None]
+    # The input of the dense layer is the start's state joined to a position's
+    # state. Multiply each of the two by its half of the kernel, and add the
+    # products in `end_logits`.
+    start_products = layers.product(
+      start_states, kernel[:width], num_summed_axes=1, dtype=self.dtype
+    )
+    position_products = layers.product(
+      hidden, kernel[width:], num_summed_axes=1, dtype=self.dtype
+    )
+    position_products = position_products + bias.astype(self.dtype)[None, None]
 
     def end_logits(start_state: Float[Array, "b f"]) -> Float[Array, "b l"]:
-      x = layers.activation("gelu")(start_state[:, None] + states)
-      y = layers.product(x, last_kernel, 1, jnp.dtype("float32"))
+      x = layers.activation("gelu")(start_state[:, None] + position_products)
+      y = layers.product(
+        x, last_kernel, num_summed_axes=1, dtype=jnp.dtype("float32")
+      )
       y = y + last_bias[None, None]
-      return _penalise_masked(y[..., 0], mask)
+      return _penalise_where_false(y[..., 0], mask)
 
     # Compute one start at a time: the hidden layer of all starts together,
     # [b, k, l, 512], would be k times as large as that of one start.
-    logits = jax.lax.map(end_logits, start_states.swapaxes(0, 1))
+    logits = jax.lax.map(end_logits, start_products.swapaxes(0, 1))
     return logits.swapaxes(0, 1)
 
   def _no_answer_logits(
@@ -161,13 +169,16 @@ class JointAnswerHead(nn.Module):
   ) -> Float[Array, "b"]:
     """Returns the logit of no answer for each row."""
     probabilities = jax.nn.softmax(start_logits)
-    mean = jnp.einsum("bl,bld->bd", probabilities, hidden.astype(jnp.float32))
-    x = jnp.concatenate([hidden[:, 0].astype(jnp.float32), mean], -1)
+    mean_state = jnp.einsum(
+      "bl,bld->bd", probabilities, hidden.astype(jnp.float32)
+    )
+    x = jnp.concatenate([hidden[:, 0].astype(jnp.float32), mean_state], -1)
     x = layers.activation("gelu")(self.null_hidden(x))
     return self.null(x)[..., 0]
 
 
-def _penalise_masked(
+def _penalise_where_false(
   logits: Float[Array, "b l"], mask: Bool[Array, "b l"]
 ) -> Float[Array, "b l"]:
-  return jnp.where(mask, logits, logits - MASKED_PENALTY)
+  """Subtracts `PENALTY` from the logits where the mask is False."""
+  return jnp.where(mask, logits, logits - PENALTY)

@@ -1,4 +1,4 @@
-"""TinyBERT (Jiao et al. 2020): two small sizes of BERT, which learn from it."""
+"""TinyBERT (Jiao et al. 2020): small sizes of BERT, which learn from BERT."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from bert_jax.models import bert, layers
 from bert_jax.models.encoder import Encoder, build_variant, encode
 
-# The sizes of section 4.1. A name is the number of layers and the width.
+# The sizes of section 4.1 of the paper. A name is the number of layers and the
+# width.
 #   4x312  14.5M parameters
 #   6x768  67M parameters
 VARIANTS: dict[str, dict[str, int]] = {
@@ -21,6 +22,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 # The values of `ForDistillation.maps`.
 MAPS = ("shared", "two")
 # The pooling, the heads, the objective and the count of operations are BERT's.
+# PRETRAINED_POOLER is True: BERT's pre-training trains the pooler.
 POOLING, PRETRAINED_POOLER = bert.POOLING, bert.PRETRAINED_POOLER
 ForPreTraining, OBJECTIVE = bert.ForPreTraining, bert.OBJECTIVE
 flops = bert.flops
@@ -37,10 +39,10 @@ class ForDistillation(nn.Module):
   Attributes:
     encoder: the student's encoder.
     width: the width of the teacher's hidden states.
-    maps: "shared" for one map of both embeddings and hidden states (huawei-
-      noah/Pretrained-Language-Model TinyBERT transformer/modeling.py,
-      fit_dense); "two" for a map of the embeddings and a map of the hidden
-      states (paper, equations 8 and 9).
+    maps: "shared": one map for the embeddings and the hidden states, as in the
+      published program (fit_dense in TinyBERT/transformer/modeling.py of
+      huawei-noah/Pretrained-Language-Model). "two": a map for the embeddings
+      and another for the hidden states, as in the paper (equations 8 and 9).
   """
 
   encoder: Encoder
@@ -65,7 +67,8 @@ class ForDistillation(nn.Module):
     """Returns the states of `layer_states`, before and after the maps.
 
     Args:
-      batch: see `heads.ForPreTraining`.
+      batch: has `input_ids`, and optionally `segment_ids`, `sequence_ids` and
+        `position_ids`, all [b, l].
       train: True applies dropout, which needs a "dropout" rng.
     """
     states = layer_states(self.encoder, batch, train)
@@ -81,15 +84,17 @@ def layer_states(
 
   Args:
     encoder: an encoder, or its `apply` bound to parameters.
-    batch: see `heads.ForPreTraining`.
-    train: True applies dropout.
+    batch: see `ForDistillation.__call__`.
+    train: True applies dropout, which needs a "dropout" rng.
   """
   _, collected = encode(encoder, batch, train=train, collect=True)
   return jnp.concatenate([collected["embeddings"][None], collected["hidden"]])
 
 
 def map_shapes(encoder: Encoder, width: int, maps: str) -> dict[str, Any]:
-  """Returns the shapes of the maps' parameters, which no published file has.
+  """Returns the shapes of the maps' parameters.
+
+  `weights/runs.py` needs them in order to read a run.
 
   Args:
     encoder: the student's encoder.

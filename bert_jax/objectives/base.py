@@ -79,16 +79,20 @@ def build_encoder(
     ValueError: the objective does not train the model's family.
   """
   options = dict(model)
-  name = options.pop("family")
+  family_name = options.pop("family")
   families = models.FAMILIES | models.WORD_FAMILIES
-  trained_families = [n for n in families if objective == families[n].OBJECTIVE]
+  trained_families = [
+    candidate
+    for candidate in families
+    if objective == families[candidate].OBJECTIVE
+  ]
   if not trained_families:
     raise ValueError(
       f"no family has OBJECTIVE={objective!r}; to train the heads that families"
       " have, call build_encoder with their OBJECTIVE, such as 'mlm'."
     )
-  check_family(objective, name, trained_families)
-  family = models.family(name)
+  check_family(objective, family_name, trained_families)
+  family = models.family(family_name)
   return family, family.build(**options)
 
 
@@ -152,7 +156,8 @@ def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
 def check_segments(batch: Batch, num_segments: int) -> None:
   """Raises ValueError if a batch has segments and the model has only one.
 
-  Such a model has no embedding for the second segment, so it would give NaN.
+  A model with one segment has no embedding for the second segment, so the
+  outputs would be NaN.
 
   Args:
     batch: the batch, arrays or shapes.

@@ -124,8 +124,8 @@ def kl_sum(
     )
     return (divergences * weights).sum()
 
-  size = min(CHUNK_POSITIONS, weights.shape[1])
-  return sum_by_chunks(sum_chunk, size, *hidden, weights)
+  chunk_size = min(CHUNK_POSITIONS, weights.shape[1])
+  return sum_by_chunks(sum_chunk, chunk_size, *hidden, weights)
 
 
 def cosine_distance(
@@ -183,14 +183,14 @@ def distillation_sums(
   sums["cosine_loss"] = (cosine_distance(*hidden) * token_weights).sum()
   weights = token_weights
   if kl_tokens == "masked":
-    student, teacher = hidden
+    student_hidden, teacher_hidden = hidden
     hidden = (
-      gather_positions(student, positions),
-      gather_positions(teacher, positions),
+      gather_positions(student_hidden, positions),
+      gather_positions(teacher_hidden, positions),
     )
     weights = mask_weights
-  total = kl_sum(decode_student, decode_teacher, hidden, weights, temperature)
-  return sums | {"kl_loss": total * temperature**2}
+  kl_loss = kl_sum(decode_student, decode_teacher, hidden, weights, temperature)
+  return sums | {"kl_loss": kl_loss * temperature**2}
 
 
 def check_options(
@@ -222,8 +222,8 @@ def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
     ValueError: all weights are 0.
   """
   teaching.check_weights(kl_weight=kl, mlm_weight=mlm, cosine_weight=cosine)
-  factors = {"kl_loss": kl, "mlm_loss": mlm, "cosine_loss": cosine}
-  return {name: factor for name, factor in factors.items() if factor}
+  weight_by_loss = {"kl_loss": kl, "mlm_loss": mlm, "cosine_loss": cosine}
+  return {name: weight for name, weight in weight_by_loss.items() if weight}
 
 
 def count_flops(
@@ -281,7 +281,8 @@ def build(
     teacher: keyword arguments of the teacher's `build`, and `family`.
     layers: the indices of the teacher's layers with which the student begins.
       The student then also begins with the teacher's embeddings and masked-LM
-      head. With (), all its parameters are drawn from the seed.
+      head. With layers=(), all parameters of the student are drawn from the
+      seed.
     kl_weight: the weight of `kl_loss` (research_projects/distillation/
       README.md, --alpha_ce 5.0).
     mlm_weight: the weight of `mlm_loss` (README.md, --alpha_mlm 2.0).

@@ -44,8 +44,8 @@ def sample(
   """
   logits = jax.lax.stop_gradient(logits)
   num_rows, num_slots, vocab_size = logits.shape
-  seeds = jax.random.bits(rng, (2,), jnp.uint32)
-  bits = primitives.dropout_bits(seeds, (num_rows * num_slots, vocab_size))
+  seed = jax.random.bits(rng, (2,), jnp.uint32)
+  bits = primitives.dropout_bits(seed, (num_rows * num_slots, vocab_size))
   # Hash the bits once more: the lowest ones are the least random, and they
   # matter here too.
   bits = fused.hash_uint32(bits)
@@ -101,7 +101,7 @@ def detection_sums(
     is_real: 0 for padding, else 1.
   """
   is_flagged = (logits > 0).astype(jnp.float32)
-  metrics = dict(
+  values_by_name = dict(
     loss=jnp.logaddexp(0.0, logits) - is_replaced * logits,
     accuracy=(is_flagged == is_replaced).astype(jnp.float32),
     replaced=is_replaced,
@@ -109,7 +109,8 @@ def detection_sums(
     found=is_flagged * is_replaced,
   )
   return {
-    f"rtd_{name}": (metrics[name] * is_real).sum() for name in DETECTION_METRICS
+    f"rtd_{name}": (values_by_name[name] * is_real).sum()
+    for name in DETECTION_METRICS
   }
 
 

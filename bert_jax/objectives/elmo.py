@@ -114,17 +114,17 @@ def draw_classes(
     The classes in the order of their first draws, and the number of draws after
     which all of them were drawn.
   """
-  num_draws = max_draws(count, vocab_size)
+  max_num_draws = max_draws(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
-  uniform, fraction = jax.random.uniform(key, (2, num_draws))
+  uniform, fraction = jax.random.uniform(key, (2, max_num_draws))
   # The 23 random bits of `uniform` are too few to reach all of 793,471 classes.
   # So `fraction` spreads the draws between the possible values of `uniform`.
-  x = jnp.exp(uniform * scale) * (1.0 + fraction * (scale * 2.0**-23))
-  ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
+  values = jnp.exp(uniform * scale) * (1.0 + fraction * (scale * 2.0**-23))
+  ids = jnp.clip(values.astype(jnp.int32) - 1, 0, vocab_size - 1)
   order = jnp.argsort(ids, stable=True)
   sorted_ids = ids[order]
   is_first = jnp.append(True, sorted_ids[1:] != sorted_ids[:-1])
-  is_new = jnp.zeros(num_draws, bool).at[order].set(is_first)
+  is_new = jnp.zeros(max_num_draws, bool).at[order].set(is_first)
   # For each draw, the index of the newest class up to this draw.
   class_index = jnp.cumsum(is_new) - 1
   num_tries = (class_index < count - 1).sum() + 1
@@ -143,8 +143,8 @@ def log_expected_count(
     num_tries: the number of draws that `draw_classes` returns.
     vocab_size: the number of all classes.
   """
-  p = log_uniform_probability(classes, vocab_size)
-  return jnp.log(-jnp.expm1(num_tries * jnp.log1p(-p)))
+  probabilities = log_uniform_probability(classes, vocab_size)
+  return jnp.log(-jnp.expm1(num_tries * jnp.log1p(-probabilities)))
 
 
 def sampled_losses(

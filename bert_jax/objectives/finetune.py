@@ -130,7 +130,7 @@ def joint_head_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
 def language_model_sums(
   hidden: Float[Array, "n l d"], module: Any, batch: Batch
 ) -> Sums:
-  """Sums each row's mean `lm_loss` and `lm_accuracy` over the rows.
+  """Returns `lm_loss` and `lm_accuracy`: sums over rows of each row's mean.
 
   All real tokens of a row except the first are targets (openai/
   finetune-transformer-lm train.py, model: lm_losses).
@@ -142,13 +142,13 @@ def language_model_sums(
     batch: has `input_ids` and `sequence_ids`, [b, l] or [b, c, l].
   """
   length = batch["input_ids"].shape[-1]
-  ids = batch["input_ids"].reshape(-1, length)
-  ids = jnp.pad(ids[:, 1:], [(0, 0), (0, 1)])
-  targets = next_token_weights(batch).reshape(-1, length)
-  weights = targets / jnp.maximum(targets.sum(-1, keepdims=True), 1.0)
+  next_ids = batch["input_ids"].reshape(-1, length)
+  next_ids = jnp.pad(next_ids[:, 1:], [(0, 0), (0, 1)])
+  is_target = next_token_weights(batch).reshape(-1, length)
+  weights = is_target / jnp.maximum(is_target.sum(-1, keepdims=True), 1.0)
   encoder = module.encoder
   return lm.language_model_sums(
-    hidden, encoder.word_embedding, encoder.vocab_size, ids, weights
+    hidden, encoder.word_embedding, encoder.vocab_size, next_ids, weights
   )
 
 
@@ -246,7 +246,9 @@ def _make_sums(
 
 def _module_inputs(module: Any, batch: Batch) -> Batch:
   """Returns the arrays of a batch that the module reads."""
-  return {k: batch[k] for k in task_heads.input_keys(module) if k in batch}
+  return {
+    key: batch[key] for key in task_heads.input_keys(module) if key in batch
+  }
 
 
 def _check_options(

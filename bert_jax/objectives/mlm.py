@@ -1,7 +1,7 @@
 """The masked language model of BERT, RoBERTa, ALBERT, SpanBERT, DistilBERT.
 
-Two more losses are optional: that of the label of a pair of segments (BERT's
-next sentence prediction, ALBERT's sentence order), and that of SpanBERT's
+Two more losses are optional. One is for the label of a pair of segments (BERT's
+next sentence prediction, ALBERT's sentence order). The other is for SpanBERT's
 boundary objective.
 """
 
@@ -37,26 +37,31 @@ PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
   """Returns `mlm_weights`, but 0 where the boundary head does not predict.
 
-  The head does not predict a token whose offset in its span has no row in the
-  head's table. Unless `span_edges` is True, the head also does not predict a
-  span next to a sequence's first or last token, which is a special token
-  (facebookresearch/SpanBERT pretraining/fairseq/data/masking.py, pad_to_len and
-  span_masking).
+  The head has vectors for the offsets 1 to `NUM_SPAN_OFFSETS` in a span, and
+  does not predict the later tokens of a long span. If `span_edges` is False,
+  the head also does not predict a span that touches the special token at the
+  start or the end of its sequence (facebookresearch/SpanBERT
+  pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
 
   Args:
     batch: a batch with `span_positions`.
     span_edges: see `build`.
   """
-  left_positions, right_positions = jnp.moveaxis(batch["span_positions"], -1, 0)
-  offsets = batch["mlm_positions"] - left_positions
+  left_neighbours, right_neighbours = jnp.moveaxis(
+    batch["span_positions"], -1, 0
+  )
+  offsets = batch["mlm_positions"] - left_neighbours
   weights = batch["mlm_weights"] * (offsets <= heads.NUM_SPAN_OFFSETS)
   if span_edges:
     return weights
-  # In a packed row each sequence has its own edges.
+  # An edge is the start or the end of a sequence. A packed row has the edges of
+  # all its sequences.
   padded_ids = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
   # [b, l + 1]: is_edge[:, i] is True if an edge is just before column i.
   is_edge = padded_ids[:, 1:] != padded_ids[:, :-1]
-  for columns in (left_positions, right_positions + 1):
+  # Drop a span if the token to its left is the first of the sequence, or the
+  # token to its right is the last.
+  for columns in (left_neighbours, right_neighbours + 1):
     weights *= ~jnp.take_along_axis(is_edge, columns, 1)
   return weights
 
@@ -105,8 +110,8 @@ def build(
       The recipe of the data must make labels with this meaning.
     span_boundary: True also trains SpanBERT's boundary head.
     span_edges: True also trains the boundary head on spans next to the special
-      token at the start or the end of a sequence. The released program leaves
-      out such spans.
+      token at the start or the end of a sequence. False leaves these spans
+      out, as SpanBERT's released program does.
 
   Raises:
     ValueError: the objective does not train this family, or `pair_name` is

@@ -49,11 +49,13 @@ def make_encoders(
       )
   row_format = ROW_FORMATS[teacher_family]
   if ROW_FORMATS[student_family] != row_format:
-    names = [name for name in ROW_FORMATS if ROW_FORMATS[name] == row_format]
+    fitting_families = [
+      name for name in ROW_FORMATS if ROW_FORMATS[name] == row_format
+    ]
     raise ValueError(
       f"model.family={student_family!r} cannot learn from"
       f" teacher.model.family={teacher_family!r}; choose"
-      f" {' or '.join(names)}."
+      f" {' or '.join(fitting_families)}."
     )
   return _build_encoder(**model), _build_encoder(**teacher)
 
@@ -146,8 +148,8 @@ def copy_layers(
 def freeze_position_table(params: Params) -> Params:
   """Returns the parameters, and stops the gradient of position embeddings."""
   encoder = params["encoder"]
-  position = jax.lax.stop_gradient(encoder["embeddings"]["position"])
-  embeddings = encoder["embeddings"] | {"position": position}
+  frozen_table = jax.lax.stop_gradient(encoder["embeddings"]["position"])
+  embeddings = encoder["embeddings"] | {"position": frozen_table}
   return params | {"encoder": encoder | {"embeddings": embeddings}}
 
 

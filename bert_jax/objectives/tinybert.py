@@ -52,7 +52,9 @@ def attention_scores(
     dtype: the dtype of the projections.
   """
   query, key = (
-    layers.product(x, attention_params[name]["kernel"], 1, dtype)
+    layers.product(
+      x, attention_params[name]["kernel"], num_summed_axes=1, dtype=dtype
+    )
     + attention_params[name]["bias"].astype(dtype)[None, None]
     for name in ("query", "key")
   )
@@ -173,8 +175,8 @@ def _attention_params(encoder: Params, step: int) -> Params:
 
   Layers are counted from 1, so the first returned layer is layer `step`.
   """
-  weights = encoder["layers"]["layer"]["attention"]
-  return jax.tree.map(lambda x: x[step - 1 :: step], weights)
+  attention_params = encoder["layers"]["layer"]["attention"]
+  return jax.tree.map(lambda x: x[step - 1 :: step], attention_params)
 
 
 def _check_equal(student: Encoder, teacher: Encoder, name: str) -> None:
@@ -201,15 +203,15 @@ def check_sizes(student: Encoder, teacher: Encoder) -> int:
   """
   _check_equal(student, teacher, "heads")
   check_vocabulary(student, teacher)
-  step, remainder = divmod(teacher.num_layers, student.num_layers)
-  if remainder or not step:
+  layer_step, remainder = divmod(teacher.num_layers, student.num_layers)
+  if remainder or not layer_step:
     total = teacher.num_layers
     divisors = [str(n) for n in range(1, total + 1) if total % n == 0]
     raise ValueError(
       f"model.num_layers={student.num_layers} does not divide the teacher's"
       f" {total} layers; choose one of {', '.join(divisors)}."
     )
-  return step
+  return layer_step
 
 
 def make_module(
@@ -254,7 +256,7 @@ def layer_sums(
   """
   (module, params), (teacher_encoder, teacher_params) = student, teacher
   encoder = module.encoder
-  step = check_sizes(encoder, teacher_encoder)
+  layer_step = check_sizes(encoder, teacher_encoder)
   rngs = dropout_rngs(rng, train)
   outputs: Any = module.apply({"params": params}, batch, train=train, rngs=rngs)
   states, mapped_states = outputs
@@ -265,18 +267,18 @@ def layer_sums(
   teacher_states = tinybert.layer_states(apply_teacher, batch)
   student_layers = _attention_params(params["encoder"], 1), states[:-1]
   teacher_layers = (
-    _attention_params(teacher_params, step),
-    teacher_states[:-1][step - 1 :: step],
+    _attention_params(teacher_params, layer_step),
+    teacher_states[:-1][layer_step - 1 :: layer_step],
   )
   pairs, is_real = real_pairs_and_tokens(batch)
-  sums = state_sums(mapped_states, teacher_states[::step], is_real)
-  total = attention_sum(
+  sums = state_sums(mapped_states, teacher_states[::layer_step], is_real)
+  attention_loss = attention_sum(
     student_layers,
     teacher_layers,
     pairs,
     (encoder.dtype, teacher_encoder.dtype),
   )
-  return sums | {"attention_loss": total}
+  return sums | {"attention_loss": attention_loss}
 
 
 def build(

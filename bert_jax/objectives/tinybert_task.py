@@ -53,11 +53,14 @@ def soft_losses(
     teacher_logits: the logits of the teacher.
     temperature: the temperature of both softmaxes.
   """
-  student_log, teacher_log = (
-    jax.nn.log_softmax(x.astype(jnp.float32) / temperature)
-    for x in (student_logits, teacher_logits)
+  student_log_probabilities, teacher_log_probabilities = (
+    jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
+    for logits in (student_logits, teacher_logits)
   )
-  return (jnp.exp(teacher_log) * (teacher_log - student_log)).sum(-1)
+  return (
+    jnp.exp(teacher_log_probabilities)
+    * (teacher_log_probabilities - student_log_probabilities)
+  ).sum(-1)
 
 
 def prediction_sum(
@@ -81,8 +84,10 @@ def prediction_sum(
   if kind == "classification":
     losses = soft_losses(student_logits, teacher_logits, temperature)
   else:
-    values = batch["labels"] if targets == "labels" else teacher_logits[:, 0]
-    losses = jnp.square(student_logits[:, 0] - values)
+    target_values = (
+      batch["labels"] if targets == "labels" else teacher_logits[:, 0]
+    )
+    losses = jnp.square(student_logits[:, 0] - target_values)
   return jnp.where(_row_weights(batch, targets) > 0, losses, 0.0).sum()
 
 
@@ -280,10 +285,10 @@ def _build_prediction_stage(
     sums = finetune.task_sums(
       kind, logits, batch["labels"], batch["label_weights"]
     )
-    total = prediction_sum(
+    prediction_loss = prediction_sum(
       kind, logits, teacher_logits, batch, targets, temperature
     )
-    return sums | {"prediction_loss": total}, carry
+    return sums | {"prediction_loss": prediction_loss}, carry
 
   def predict(params: Params, batch: Batch) -> Array:
     return student_model.apply({"params": params}, batch)

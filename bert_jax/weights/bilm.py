@@ -244,6 +244,7 @@ def rules(model: Mapping[str, Any]) -> list[Rule]:
       Rule(f"{words_path}convolution_{i}/bias", f"CNN/b_cnn_{i}")
     )
   for i in range(model["highways"]):
+    # bilm-tf calls the gate "carry"; see `elmo.Highway`.
     for dense_layer, name_in_file in (("gate", "carry"), ("new", "transform")):
       path = f"{words_path}highway_{i}/{dense_layer}"
       mapping_rules.append(

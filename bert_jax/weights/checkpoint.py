@@ -123,9 +123,9 @@ class Checkpointer:
       workdir: the run's folder.
       keep: the number of newest checkpoints to keep.
       keep_best: the number of best checkpoints to keep, by held-out loss.
-        Losses of different phases cannot be compared, since the lengths differ.
-        So a checkpoint of a later phase always ranks before a checkpoint of an
-        earlier phase.
+        Losses of different phases cannot be compared, since their rows have
+        different lengths. So a checkpoint of a later phase always ranks before
+        a checkpoint of an earlier phase.
       read_only: if True, nothing in the folder is changed, because the run may
         still be training.
 
@@ -158,6 +158,8 @@ class Checkpointer:
       self._check_metrics()
     if not read_only:
       hosts.wait_for_all("checkpoints")
+    # Orbax sorts the checkpoints and keeps the last ones, so reverse the order:
+    # the best must be last.
     policies = checkpoint_managers
     best_policy = policies.BestN(
       get_metric_fn=_rank_key,
@@ -556,18 +558,21 @@ class Checkpointer:
     Raises:
       UserError: all checkpoints are damaged, or do not fit the state.
     """
-    (restored, meta), step = self._restore_newest(
+    (restored_state, meta), step = self._restore_newest(
       lambda s: self.restore(s, state)
     )
     # If the run was killed after a save, old checkpoints may be left that this
     # save would have removed.
     self._remove_old("ranked after the restart")
-    return restored, meta, step
+    return restored_state, meta, step
 
   def _restore_newest(
     self, restore: Callable[[int], Content]
   ) -> tuple[Content, int]:
-    """Returns `restore(step)` for the newest possible step, and this step."""
+    """Returns `restore(step)` and the step, for the newest undamaged step.
+
+    Newer checkpoints are moved aside.
+    """
     errors: dict[int, ValueError] = {}
     # All processes use process 0's list, because a shared file system may show
     # them different files.
@@ -581,12 +586,12 @@ class Checkpointer:
         self._report(f"{error} Using step {step}.")
         self._move_aside(newer_step)
       if errors:
+        # Wait until process 0 has moved the checkpoints.
         hosts.gather("moved")
         self._manager.reload()
       return content, step
-    # No checkpoint could be restored. Raise a Mismatch only here: in a damaged
-    # checkpoint, damage can look like a Mismatch, but an older checkpoint may
-    # still be restored.
+    # No checkpoint could be restored. A Mismatch is raised only here, after all
+    # older checkpoints were tried, because damage can look like a Mismatch.
     for error in errors.values():
       if isinstance(error, Mismatch):
         raise error
@@ -623,19 +628,19 @@ class Checkpointer:
       DamagedFile: metrics are damaged, and `read_only` is True.
     """
     for path in sorted(self.path.glob("*/metrics/metrics")):
-      step = path.parent.parent.name
+      step_name = path.parent.parent.name
       try:
         metrics = files.read_json(str(path))
         is_intact = all(map(math.isfinite, _rank_key(metrics)))
-        is_intact = is_intact and self._metrics_match(step, metrics)
+        is_intact = is_intact and self._metrics_match(step_name, metrics)
       except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         is_intact = False
-      if not is_intact and step.isdigit():
-        message = f"{self.path}/{step} is damaged: its metrics are wrong."
+      if not is_intact and step_name.isdigit():
+        message = f"{self.path}/{step_name} is damaged: its metrics are wrong."
         if self._read_only:
           raise DamagedFile(message)
         say(message)
-        self._move_aside(int(step))
+        self._move_aside(int(step_name))
 
   def _metrics_match(self, step: str, metrics: dict[str, float]) -> bool:
     """Returns True unless a checkpoint's metadata contradict its metrics."""
@@ -675,12 +680,14 @@ class Checkpointer:
       return self._restore_params(step, params), meta
 
     def restore(step: int) -> Any:
-      restored, meta = self._read_in_all_processes(step, lambda: read(step))
-      tree = {"params": restored}
-      self._read_in_all_processes(
-        step, lambda: self._check_checksums(step, meta, tree)
+      restored_params, meta = self._read_in_all_processes(
+        step, lambda: read(step)
       )
-      return restored
+      restored_tree = {"params": restored_params}
+      self._read_in_all_processes(
+        step, lambda: self._check_checksums(step, meta, restored_tree)
+      )
+      return restored_params
 
     if step is None:
       return self._restore_newest(restore)
@@ -727,6 +734,8 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
   Args:
     tree: a tree of arrays, shapes or orbax's metadata.
   """
+  # A key of a path has its text in `key` (dicts), `name` (attributes) or `idx`
+  # (lists).
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {
     "/".join(
@@ -797,16 +806,18 @@ def checksum(x: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
   else:
     bits = x.astype(jnp.uint32)
-  factor = jnp.zeros(x.shape, jnp.uint32)
+  # Number the positions. The prime 0x9E3779B1 (of xxHash) mixes the indices of
+  # several axes.
+  position_numbers = jnp.zeros(x.shape, jnp.uint32)
   for axis in range(x.ndim):
     index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    factor = factor * np.uint32(0x9E3779B1) + index
-  return (bits * (2 * factor + 1)).sum(dtype=jnp.uint32)
+    position_numbers = position_numbers * np.uint32(0x9E3779B1) + index
+  return (bits * (2 * position_numbers + 1)).sum(dtype=jnp.uint32)
 
 
 @jax.jit
 def _checksums(leaves: list[jax.Array]) -> list[jax.Array]:
-  return [checksum(x) for x in leaves]
+  return [checksum(leaf) for leaf in leaves]
 
 
 def checksums_of(tree: Any) -> dict[str, int]:

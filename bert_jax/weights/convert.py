@@ -21,8 +21,8 @@ def from_published(
     source_format: a key of `READERS`.
     path: a folder of that format, a TF1 checkpoint or an HDF5 file of ELMo.
     output: the folder to write, which must be new or empty.
-    family: "bert", "roberta", ...; with None, the family is found in a folder
-      of transformers. The other formats need a family.
+    family: "bert", "roberta", ... . None is allowed only with the format "hf":
+      the family is then found from the folder's config.json or its arrays.
     tower: for ELECTRA: "discriminator", "generator" or "both"; None takes all
       towers that the input has.
 
@@ -40,7 +40,7 @@ def from_published(
     weights = READERS[source_format](path, family, tower)
     progress.describe("writing")
     model_folder.write(output, weights)
-  _note_pieces_without_row(path, weights)
+  _note_pieces_without_vector(path, weights)
 
 
 def to_published(
@@ -59,6 +59,7 @@ def to_published(
       exists and is not empty.
   """
   model_folder.check_new_folder(output)
+  # Index 1 is the part after the @ in RUN@best and RUN@STEP, or None.
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
   with Progress(f"converting {path}") as progress:
     progress.describe("reading")
@@ -70,16 +71,18 @@ def to_published(
       )
     progress.describe("writing")
     hf.write(output, weights, tower)
-  _note_pieces_without_row(path, weights)
+  _note_pieces_without_vector(path, weights)
 
 
-def _note_pieces_without_row(path: str, weights: model_folder.Weights) -> None:
-  """Prints which pieces of the tokenizer have no row in the word table."""
+def _note_pieces_without_vector(
+  path: str, weights: model_folder.Weights
+) -> None:
+  """Prints which of the tokenizer's pieces have no vector in the word table."""
   if weights.config["family"] == "elmo":
     return  # ELMo reads characters, so it has no word table.
   num_rows = weights.config["model"]["vocab_size"]
-  line = model_tokenizer.read_missing_rows_message(
+  message = model_tokenizer.read_missing_rows_message(
     weights.tokenizer_files, num_rows, path
   )
-  if line:
-    note(f"note: {line}")
+  if message:
+    note(f"note: {message}")

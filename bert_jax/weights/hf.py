@@ -53,8 +53,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   generator_discriminator.check_tower_name(family, tower)
   if has_both_towers and tower in (None, "both") and family == "electra":
     towers = {
-      t: _read_single_model(str(folder / t), family)
-      for t in generator_discriminator.TOWERS
+      tower_name: _read_single_model(str(folder / tower_name), family)
+      for tower_name in generator_discriminator.TOWERS
     }
     weights = generator_discriminator.join_towers(towers, path)
   else:
@@ -88,12 +88,12 @@ def find_family(path: str) -> str:
   except hf_tasks.UnknownFamily:
     if config.get("model_type") or config.get("architectures"):
       raise
-    arrays, file = hf_files.read(path)
+    arrays, weights_path = hf_files.read(path)
     family = hf_tasks.family_from_arrays(arrays)
     if family is None:
       raise
   note(
-    f"note: {config_path} names no family; by the names in {file} the"
+    f"note: {config_path} names no family; by the names in {weights_path} the"
     f" model is of {family}."
   )
   return family
@@ -190,7 +190,9 @@ def _read_config(
   array_names: Collection[str],
   config_path: str,
 ) -> tuple[dict[str, Any], list[str]]:
-  """Returns a folder's config without its source, and notes on absent fields.
+  """Returns a converted folder's config, and notes on absent fields.
+
+  The config's key `source` is still empty.
 
   Args:
     config: the content of transformers' config.json.
@@ -229,9 +231,9 @@ def _read_config(
 def _read_single_model(path: str, family: str) -> Weights:
   config_path = str(epath.Path(path) / model_folder.CONFIG_FILE)
   hf_fields = model_folder.read_json(config_path)
-  arrays, file = hf_files.read(path)
+  arrays, weights_path = hf_files.read(path)
   prefix = hf_tasks.encoder_prefix(family, arrays)
-  _resolve_tied_arrays(arrays, family, prefix, file)
+  _resolve_tied_arrays(arrays, family, prefix, weights_path)
   config, notes = _read_config(hf_fields, family, arrays, config_path)
   task = config["task"]
   try:
@@ -250,13 +252,13 @@ def _read_single_model(path: str, family: str) -> Weights:
       array_name: arrays[array_name]
       for array_name in used_names & arrays.keys()
     },
-    file,
+    weights_path,
   )
   class_name = hf_tasks.class_of(
     family, task, config["head"].get("pairs", False)
   )
   params = mapping.to_params(
-    rules, arrays, shapes, skipped_patterns, f"{file} as {class_name}"
+    rules, arrays, shapes, skipped_patterns, f"{weights_path} as {class_name}"
   )
   config["source"] = {
     "format": "hf",
@@ -298,8 +300,8 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
   has_both_towers = family == "electra" and task == "pretraining"
   if has_both_towers and tower in (None, "both"):
     hf_models = {
-      t: _to_hf(extract_tower(weights, t))
-      for t in generator_discriminator.TOWERS
+      tower_name: _to_hf(extract_tower(weights, tower_name))
+      for tower_name in generator_discriminator.TOWERS
     }
   elif has_both_towers and tower:
     hf_models = {"": _to_hf(extract_tower(weights, tower))}
@@ -343,7 +345,8 @@ def _to_hf(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 # The file and the folder in which sentence-transformers describes a pooling.
 MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
-# Field of a config in the old format -> the pooling's name in the new format.
+# Field of a pooling's config in the old format -> the pooling's name in the new
+# format.
 _POOLING_MODES = {
   "pooling_mode_cls_token": "cls",
   "pooling_mode_mean_tokens": "mean",

@@ -244,7 +244,9 @@ class HfFields(Fields):
     """Returns one line about the absent fields; [] if no field is absent."""
     if not self.defaults_used:
       return []
-    defaults = ", ".join(f"{f}={v!r}" for f, v in self.defaults_used.items())
+    defaults = ", ".join(
+      f"{field}={default!r}" for field, default in self.defaults_used.items()
+    )
     return [f"{self.source} lacks fields; transformers uses {defaults}"]
 
   def size(self, field: str) -> int:
@@ -314,11 +316,12 @@ def read_model(fields: HfFields, task: str) -> Config:
   for field, allowed in _SUPPORTED_VALUES.items():
     fields.check_value(field, allowed)
   model: Config = {
-    attribute: fields.size(f) for attribute, f in SIZE_FIELDS[family].items()
+    attribute: fields.size(size_field)
+    for attribute, size_field in SIZE_FIELDS[family].items()
   }
   model |= {
-    attribute: fields.number(f, NUMBER_LIMITS.get(attribute, 1.0))
-    for attribute, f in NUMBER_FIELDS[family].items()
+    attribute: fields.number(number_field, NUMBER_LIMITS.get(attribute, 1.0))
+    for attribute, number_field in NUMBER_FIELDS[family].items()
   }
   _check_padding(fields, model)
   field, activations = activation_field(family), activation_names(family)
@@ -483,7 +486,7 @@ def default_labels(count: int) -> list[str]:
 def read_labels(
   config: Mapping[str, Any], source: str
 ) -> tuple[list[str], list[str]]:
-  """Returns the label names in the order of their ids, and notes.
+  """Returns the label names in the order of their ids, and notes to print.
 
   Args:
     config: the config.json of a classifier.
@@ -681,7 +684,7 @@ def _check_storable(family: str, task: str, model: Config) -> None:
 
 
 def _set_activation(hf_config: Config, family: str, activation: str) -> None:
-  """Writes the activation, unless the field already means it."""
+  """Writes the activation, unless the field already has a name for it."""
   field = activation_field(family)
   activations = activation_names(family)
   if activations.get(hf_config.get(field, "")) == activation:
@@ -698,7 +701,7 @@ def _set_activation(hf_config: Config, family: str, activation: str) -> None:
 
 
 def _set_problem(hf_config: Config, config: Mapping[str, Any]) -> None:
-  """Writes a classifier's problem, unless the fields already mean it."""
+  """Writes a classifier's problem, unless it follows from the other fields."""
   if config["task"] != "sequence_classification":
     return
   num_labels, source = len(config["labels"]), "config.json"
@@ -709,15 +712,15 @@ def _set_problem(hf_config: Config, config: Mapping[str, Any]) -> None:
 
 
 def _set_head(hf_config: Config, config: Mapping[str, Any]) -> None:
-  """Writes the dropout of the head, unless the fields already mean it."""
+  """Writes the head's dropout, unless it follows from the other fields."""
   family, task, head = config["family"], config["task"], config["head"]
   if "pooling" in head:
     dropout = head["pooling"]["dropout"]
     supported_pooling = class_pooling(family, task, dropout)
     if head["pooling"] != supported_pooling:
-      name = hf_config["architectures"][0]
+      class_name = hf_config["architectures"][0]
       raise UserError(
-        f"head.pooling={head['pooling']}: transformers' {name} has"
+        f"head.pooling={head['pooling']}: transformers' {class_name} has"
         f" {supported_pooling}."
       )
   elif "dropout" in head:
@@ -729,7 +732,9 @@ def _set_head(hf_config: Config, config: Mapping[str, Any]) -> None:
     return
   field = dropout_field(family, task)
   if field is None:
-    name = hf_config["architectures"][0]
-    note(f"note: {name} has no field for the dropout {dropout} of the head.")
+    class_name = hf_config["architectures"][0]
+    note(
+      f"note: {class_name} has no field for the dropout {dropout} of the head."
+    )
   else:
     hf_config[field] = dropout

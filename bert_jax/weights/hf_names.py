@@ -303,8 +303,8 @@ def _mlm_rules(dense: str, norm: str, bias: str) -> list[Rule]:
 
 
 def _next_sentence_rules(family: str, prefix: str) -> list[Rule]:
-  head_rules_of_pairs = _dense_rules("pair/dense", "cls.seq_relationship")
-  return pooler_rules(family, prefix) + head_rules_of_pairs
+  pair_rules = _dense_rules("pair/dense", "cls.seq_relationship")
+  return pooler_rules(family, prefix) + pair_rules
 
 
 def _pretraining_rules(

@@ -114,7 +114,7 @@ def class_of(family: str, task: str, has_pair_head: bool = False) -> str:
   return classes[0]
 
 
-# The part of a message that says how a command names a family.
+# Users of the command get this part of a message; it names the flag.
 _FAMILY_FLAG = ", or --family=NAME to a command"
 
 
@@ -216,7 +216,11 @@ def has_pooler(
 def encoder_prefix(family: str, array_names: Collection[str]) -> str:
   """Returns the prefix of the encoder's arrays; "" if they have no prefix."""
   prefix = hf_names.NAMINGS[family].prefix
-  return prefix if any(key.startswith(prefix) for key in array_names) else ""
+  return (
+    prefix
+    if any(array_name.startswith(prefix) for array_name in array_names)
+    else ""
+  )
 
 
 def guess_task(family: str, array_names: Collection[str]) -> list[str]:
@@ -239,10 +243,13 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
     - pooler_names
     for task in sorted(set(task_by_class(family).values()))
   }
+  # Without this copy of the word table, the file holds only GPT-1's encoder.
   if family == "gpt" and "lm_head.weight" not in array_names:
     del head_names_by_task["pretraining"]
   head_names = set().union(*head_names_by_task.values())
-  file_head_names = {key for key in array_names if key in head_names}
+  file_head_names = {
+    array_name for array_name in array_names if array_name in head_names
+  }
   # A model with only a head for pairs has the task "next_sentence". If it also
   # has a masked-LM head, its task is pre-training: ignore the head for pairs.
   if file_head_names - (
@@ -254,7 +261,8 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
     for task, names in head_names_by_task.items()
     if names == file_head_names
   ]
-  # The head of GPT-1's language model is tied, so it adds no array.
+  # The head of GPT-1's language model is tied to the word table, so it has no
+  # rules, and the task "encoder" fits too.
   if family == "gpt" and "pretraining" in fitting_tasks:
     return ["pretraining"]
   return fitting_tasks

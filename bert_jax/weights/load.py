@@ -30,9 +30,10 @@ from bert_jax.weights.model_folder import Weights
 
 # The files that are fetched for a model on the hub.
 _HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
-# Torch's files are fetched only if the model's folder, or the folders of both
-# ELECTRA towers, have no safetensors. Safetensors in any other folder of the
-# repository do not count, because they may hold a different format.
+# Torch's files are fetched only if there are no safetensors in the model's
+# folder, nor in the folders of both ELECTRA towers. Safetensors in any other
+# folder of the repository do not count, because they may hold a different
+# format.
 _HUB_TORCH_PATTERNS = tuple(
   f"{folder}pytorch_model*.bin"
   for folder in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
@@ -48,7 +49,7 @@ class OpenedModel:
   Attributes:
     path: the path or name that was opened.
     weights: the config, the arrays and the tokenizer's files.
-    module: the encoder, which is `module.encoder`, with the task's head.
+    module: the task's module, whose attribute `encoder` is the encoder.
   """
 
   path: str
@@ -72,10 +73,10 @@ class OpenedModel:
     tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
     if tokenizer is not None and self.config["family"] != "elmo":
       num_rows = self.config["model"]["vocab_size"]
-      if line := model_tokenizer.missing_rows_message(
+      if message := model_tokenizer.missing_rows_message(
         tokenizer, num_rows, self.path
       ):
-        note(f"note: {line}")
+        note(f"note: {message}")
     return tokenizer
 
   @property
@@ -98,8 +99,9 @@ class OpenedModel:
     return open_vocabulary.from_files(files, self.path)
 
   def __reduce__(self) -> tuple[Callable[..., "OpenedModel"], tuple[Any, ...]]:
-    """Makes pickles and copies of the weights; all else is made from them."""
+    """Lets pickles and copies hold only what `_restore` needs."""
     fields = self.weights._asdict()
+    # The default is a `MappingProxyType`, which cannot be pickled.
     fields["training_arrays"] = {**self.weights.training_arrays}
     return _restore, (self.path, fields, _computation_options(self.module))
 
@@ -187,11 +189,11 @@ def read(
   default_tower: str | None = None,
 ) -> Weights:
   """Reads the weights of a model; see `open_model`."""
-  folder, name_of_step = checkpoint.split_path(path)
+  folder, checkpoint_name = checkpoint.split_path(path)
   is_run = runs.is_run(folder)
-  if (best or name_of_step) and not is_run:
-    step_text = f"step {name_of_step}"
-    if best or name_of_step == checkpoint.BEST:
+  if (best or checkpoint_name) and not is_run:
+    step_text = f"step {checkpoint_name}"
+    if best or checkpoint_name == checkpoint.BEST:
       step_text = "best step"
     raise UserError(
       f"{folder} is not the folder of a run, so it has no {step_text}."

@@ -172,6 +172,7 @@ def check_shapes(
     needed_shapes: the names and shapes that the model needs.
     source: where the arrays are from, for the message.
   """
+  # Another program may have put a prefix such as "model." before all names.
   prefix = next(iter(shapes), "").partition(".")[0] + "."
   all_have_prefix = all(
     name.startswith(prefix) and name not in needed_shapes for name in shapes

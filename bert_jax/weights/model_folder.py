@@ -96,7 +96,7 @@ def make_config(
     task: a task of `models.from_config.build`.
     model: the attributes of the encoder.
     **entries: values for other keys of the config: `head`, `labels`, `problem`,
-      `pooler`, `source`. A key without a value here has its empty value.
+      `pooler`, `source`. Every other key gets an empty value.
   """
   config = {
     "format_version": FORMAT_VERSION,
@@ -144,8 +144,10 @@ def unflatten(
 
 def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
   """Returns path -> float32 array of an unboxed parameter tree."""
-  flat = traverse_util.flatten_dict(params, sep="/")
-  return {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()}
+  leaf_by_path = traverse_util.flatten_dict(params, sep="/")
+  return {
+    path: np.asarray(leaf, np.float32) for path, leaf in leaf_by_path.items()
+  }
 
 
 def is_file_name(name: str) -> bool:
@@ -168,8 +170,8 @@ def read_tensors(path: str) -> dict[str, np.ndarray]:
   from safetensors import SafetensorError, safe_open
 
   try:
-    with safe_open(path, "numpy") as f:
-      return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+    with safe_open(path, "numpy") as file:
+      return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
   except FileNotFoundError as e:
     raise UserError(f"there is no file {path}.") from e
   # safetensors raises AttributeError for a dtype that NumPy does not know, and
@@ -215,8 +217,10 @@ def read_tokenizer(path: str) -> dict[str, bytes]:
 
 def is_converted_folder(path: str) -> bool:
   """Returns True if `path` is a folder that `write` wrote."""
-  config = epath.Path(path) / CONFIG_FILE
-  return config.is_file() and "format_version" in read_json(str(config))
+  config_path = epath.Path(path) / CONFIG_FILE
+  return config_path.is_file() and "format_version" in read_json(
+    str(config_path)
+  )
 
 
 def read(path: str) -> Weights:

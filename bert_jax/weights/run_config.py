@@ -57,7 +57,7 @@ def with_saved_model_keys(
   saved_config: dict[str, Any],
   prefix: str = "",
 ) -> dict[str, Any]:
-  """Returns a run's written config with the model of its saved config.
+  """Returns a run's config.json, with the model keys of a checkpoint's config.
 
   Args:
     written_config: the content of config.json.

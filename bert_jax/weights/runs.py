@@ -64,7 +64,7 @@ def head_entries(objective: dict[str, Any], family: str) -> dict[str, Any]:
 def _training_only_shapes(
   run_config: dict[str, Any], objective_name: str, encoder: Any
 ) -> dict[str, Any]:
-  """Returns the shapes of parameters that only training uses."""
+  """Returns a tree of the shapes of the parameters that only training uses."""
   objective = run_config["objective"]
   shapes: dict[str, Any] = {}
   if objective.get("span_boundary"):
@@ -92,12 +92,12 @@ def read(path: str, best: bool = False) -> Weights:
     UserError: `path` is not a run, the checkpoint does not exist, or a model of
       the run's objective cannot be exported.
   """
-  path, name_of_step = checkpoint.split_path(path)
-  if best and name_of_step not in (None, checkpoint.BEST):
+  path, checkpoint_name = checkpoint.split_path(path)
+  if best and checkpoint_name not in (None, checkpoint.BEST):
     raise UserError(
-      f"{path}@{name_of_step}: name a step or the best one, not both."
+      f"{path}@{checkpoint_name}: name a step or the best one, not both."
     )
-  name_of_step = checkpoint.BEST if best else name_of_step
+  checkpoint_name = checkpoint.BEST if best else checkpoint_name
   with checkpoint.Checkpointer.for_reading(path) as checkpointer:
     run_config = files.read_json_object(str(epath.Path(path) / "config.json"))
     try:
@@ -114,7 +114,7 @@ def read(path: str, best: bool = False) -> Weights:
         f"{path}: the objective is {objective_name!r}; only models of these"
         f" objectives can be exported: {', '.join(EXPORTABLE_OBJECTIVES)}."
       )
-    head = {k: v for k, v in objective.items() if k == "pairs"}
+    head = {key: flag for key, flag in objective.items() if key == "pairs"}
     # TinyBERT on a task has two stages. The model of the first stage is like
     # that of the objective "tinybert"; the model of the second is like that of
     # "finetune".
@@ -125,9 +125,10 @@ def read(path: str, best: bool = False) -> Weights:
       "mlm",
       *ENCODER_OBJECTIVES,
     ):
-      # Without the option `pairs`, only "mlm" trains the head for pairs.
+      # If the config lacks the option `pairs`, only "mlm" trains the head for
+      # pairs.
       head.setdefault("pairs", False)
-    step = checkpointer.find_step(name_of_step)
+    step = checkpointer.find_step(checkpoint_name)
     config = model_folder.make_config(
       run_config["model"]["family"],
       "encoder" if objective_name in ENCODER_OBJECTIVES else "pretraining",
@@ -153,10 +154,10 @@ def read(path: str, best: bool = False) -> Weights:
         "fine_tuned": checkpointer.read_metadata(step)["task"]
       }
   config["source"] |= {"step": step}
-  arrays = model_folder.flatten(jax.device_get(params))
+  remaining_arrays = model_folder.flatten(jax.device_get(params))
   if "pair/dense/kernel" in shapes:
     config["source"] |= {"pair_name": objective.get("pair_name", "nsp")}
-  ordered_arrays = {name: arrays.pop(name) for name in shapes}
+  ordered_arrays = {name: remaining_arrays.pop(name) for name in shapes}
   return Weights(
-    config, ordered_arrays, model_folder.read_tokenizer(path), arrays
+    config, ordered_arrays, model_folder.read_tokenizer(path), remaining_arrays
   )

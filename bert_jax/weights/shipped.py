@@ -57,7 +57,10 @@ def read(name: str) -> Weights:
   )
   path = folder / PARAMETERS_FILE
   try:
-    with path.open("rb") as f, np.load(f, allow_pickle=False) as stored_arrays:
+    with (
+      path.open("rb") as file,
+      np.load(file, allow_pickle=False) as stored_arrays,
+    ):
       arrays = dequantise(stored_arrays)
     shapes = {
       parameter_path: array.shape for parameter_path, array in arrays.items()

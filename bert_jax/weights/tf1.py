@@ -30,8 +30,8 @@ _SENTENCEPIECE_NAMES = {"30k-clean.model": "spiece.model"}
 # A vocabulary is cased if more than this share of its pieces has capitals.
 # Lower-cased vocabularies may have a few pieces with capitals by accident.
 _CASED_SHARE = 0.01
-# TensorFlow 2 saves a variable of this name, which describes Python objects.
-# The other variables then have no stable names.
+# A checkpoint with this variable holds Python objects of TensorFlow 2. Its
+# other variables have no stable names.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -57,25 +57,25 @@ def find_checkpoint(path: str) -> str:
       f" names up to {_INDEX_ENDING} and .data) or its {_INDEX_ENDING} file."
     )
   file_names = [file.name for file in folder.iterdir()]
-  names = sorted(
+  checkpoint_names = sorted(
     name.removesuffix(_INDEX_ENDING)
     for name in file_names
     if name.endswith(_INDEX_ENDING)
   )
-  if not names:
+  if not checkpoint_names:
     raise UserError(
       f"{path} holds no TF1 checkpoint, since no file in it ends with"
       f" {_INDEX_ENDING}."
     )
-  if len(names) > 1:
+  if len(checkpoint_names) > 1:
     latest_name = _latest_name(folder)
-    if latest_name not in names:
+    if latest_name not in checkpoint_names:
       raise UserError(
-        f"{path} holds several checkpoints, {', '.join(names)}; name one by"
-        f" its prefix, as in {folder / names[0]}."
+        f"{path} holds several checkpoints, {', '.join(checkpoint_names)};"
+        f" name one by its prefix, as in {folder / checkpoint_names[0]}."
       )
-    names = [latest_name]
-  return str(folder / names[0])
+    checkpoint_names = [latest_name]
+  return str(folder / checkpoint_names[0])
 
 
 def _latest_name(folder: epath.Path) -> str | None:
@@ -158,13 +158,15 @@ def _find_tower(
     return any(name.startswith(prefix) for name in names)
 
   if family != "electra" or not has_variable("electra/"):
-    families = [
+    matching_families = [
       candidate
       for candidate, prefix in tf1_names.LAYER_PREFIXES.items()
       if has_variable(prefix)
     ]
-    if family not in families:
-      actual_family = families[0] if families else "an unknown family"
+    if family not in matching_families:
+      actual_family = (
+        matching_families[0] if matching_families else "an unknown family"
+      )
       raise UserError(
         f"{source}: its variables are those of {actual_family}, not of"
         f" {family}, whose"
@@ -227,8 +229,8 @@ def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
     is_cased = sum(
       piece != piece.lower() for piece in ordinary_pieces
     ) > _CASED_SHARE * len(ordinary_pieces)
-    text = json.dumps({"do_lower_case": not is_cased}) + "\n"
-    files[settings_name] = text.encode("utf-8")
+    settings_json = json.dumps({"do_lower_case": not is_cased}) + "\n"
+    files[settings_name] = settings_json.encode("utf-8")
   return files
 
 
@@ -242,7 +244,7 @@ def _make_config(
 
   A classifier with one label is taken for a regression (google-research/albert
   classifier_utils.py, create_model). A model for multiple choice cannot be told
-  apart from a regression, because both have equal variables.
+  apart from a regression, because both have the same variables.
   """
 
   def has_variable(prefix: str) -> bool:
@@ -296,17 +298,19 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
       f" {', '.join(CONFIG_FILES)}."
     )
   generator_discriminator.check_tower_name(family, tower)
-  prefix = find_checkpoint(path)
-  arrays, skipped_names = read_checkpoint(prefix)
-  tower = _find_tower(family, tower, arrays, prefix)
+  checkpoint = find_checkpoint(path)
+  arrays, skipped_names = read_checkpoint(checkpoint)
+  tower = _find_tower(family, tower, arrays, checkpoint)
   other_tower_patterns = tf1_names.OTHER_TOWER_VARIABLES.get(tower or "", ())
   for name in [
-    n for n in arrays if mapping.matches_pattern(n, other_tower_patterns)
+    candidate
+    for candidate in arrays
+    if mapping.matches_pattern(candidate, other_tower_patterns)
   ]:
     skipped_names.append(name)
     del arrays[name]
   task = tf1_names.find_task(tower, arrays)
-  folder = epath.Path(prefix).parent
+  folder = epath.Path(checkpoint).parent
   release_config, config_path = _read_config(folder, family)
   array_shapes = {name: array.shape for name, array in arrays.items()}
   model = read_model(
@@ -315,22 +319,24 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     release_config,
     array_shapes,
     config_path=config_path,
-    checkpoint=prefix,
+    checkpoint=checkpoint,
   )
   config = _make_config(family, task, model, arrays)
   try:
     shapes = from_config.param_shapes(config)
   except ValueError as e:
-    raise UserError(f"{config_path if release_config else prefix}: {e}") from e
+    raise UserError(
+      f"{config_path if release_config else checkpoint}: {e}"
+    ) from e
   source_of_sizes = "its variables electra/embeddings/* and its layers 0"
   if release_config:
     source_of_sizes = config_path
-  source = f"{prefix}, with the sizes of {source_of_sizes}"
+  source = f"{checkpoint}, with the sizes of {source_of_sizes}"
   rules = tf1_names.rules(config)
   params = mapping.to_params(rules, arrays, shapes, (), source)
   config["source"] = {
     "format": "tf1",
-    "dtype": hf_files.common_dtype(arrays, prefix),
+    "dtype": hf_files.common_dtype(arrays, checkpoint),
     "skipped": sorted(skipped_names),
     "config": unused_fields(family, release_config),
   }
@@ -343,8 +349,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   return Weights(config, params, _read_tokenizer(folder))
 
 
-# Family -> the names that a config may have. ELECTRA's releases have no config,
-# but users may add one.
+# Family -> the names that the file with the config may have. ELECTRA's releases
+# have no config, but users may add one.
 CONFIG_FILES: dict[str, tuple[str, ...]] = {
   "bert": ("bert_config.json",),
   "albert": ("albert_config.json",),
@@ -389,6 +395,7 @@ ELECTRA_VALUES: Config = {
   "attention_probs_dropout_prob": 0.1,
   "initializer_range": 0.02,
 }
+# The activations that have the same name in the config and here.
 _SAME_NAMES = {name: name for name in ("gelu", "gelu_new", "relu", "tanh")}
 # Family -> name of an activation in the config -> its name here. These are the
 # meanings of "gelu":
