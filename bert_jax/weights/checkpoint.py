@@ -569,7 +569,7 @@ class Checkpointer:
   def _restore_newest(
     self, restore: Callable[[int], Content]
   ) -> tuple[Content, int]:
-    """Returns `restore(step)` and the step, for the newest undamaged step.
+    """Restores the newest undamaged checkpoint; returns its content and step.
 
     Newer checkpoints are moved aside.
     """
