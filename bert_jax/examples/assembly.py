@@ -59,7 +59,7 @@ class Layout(NamedTuple):
 
 
 def check_layout(layout: Layout) -> Layout:
-  """Returns `layout`.
+  """Checks a layout, and returns it.
 
   Raises:
     UserError: an option is out of range, or a packed row has fewer
@@ -92,19 +92,19 @@ def check_layout(layout: Layout) -> Layout:
 
 def batch_key_names(layout: Layout) -> list[str]:
   """Returns the keys of a batch, see `batch_keys.FEATURES`."""
-  names = ["input_ids", "sequence_ids"]
+  key_names = ["input_ids", "sequence_ids"]
   if layout.has_segments:
-    names.append("segment_ids")
+    key_names.append("segment_ids")
   if layout.max_sequences > 1:
-    names.append("position_ids")
+    key_names.append("position_ids")
   if layout.mask_options is None:
-    return [*names, "lm_ids", "lm_weights"]
-  names += ["mlm_positions", "mlm_ids", "mlm_weights"]
+    return [*key_names, "lm_ids", "lm_weights"]
+  key_names += ["mlm_positions", "mlm_ids", "mlm_weights"]
   if layout.mask_options.masking == "span":
-    names.append("span_positions")
+    key_names.append("span_positions")
   if layout.has_pairs:
-    names += ["pair_labels", "cls_positions", "pair_weights"]
-  return names
+    key_names += ["pair_labels", "cls_positions", "pair_weights"]
+  return key_names
 
 
 def axis_sizes(layout: Layout) -> dict[str, int]:
@@ -154,6 +154,7 @@ def assign_rows(
   for length, num_slots in zip(
     lengths.tolist(), slots_needed.tolist(), strict=True
   ):
+    # The row -1 means that no row is found.
     fitting_bits, row = space_bits >> length << length, -1
     for _ in range(MAX_TRIES):
       if not fitting_bits:
@@ -245,7 +246,7 @@ def index_packed(
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the end of the range, which is not part of the range.
-    key: a key from `make_key`; each epoch has a key, and so different rows.
+    key: a key from `make_key`; each epoch has its own key, and so its own rows.
     layout: the layout of the rows.
     index_sequences: a function like `Recipe.index`; each element of its array
       is one sequence of a row.
@@ -364,9 +365,11 @@ def assemble(
   )
   if layout.has_pairs:
     has_sequence = batch_rows.lengths > 0
-    begins = np.cumsum(batch_rows.lengths, axis=1) - batch_rows.lengths
+    first_columns = np.cumsum(batch_rows.lengths, axis=1) - batch_rows.lengths
     batch["pair_labels"] = sequences["label"].astype(np.int32)
-    batch["cls_positions"] = np.where(has_sequence, begins, 0).astype(np.int32)
+    batch["cls_positions"] = np.where(has_sequence, first_columns, 0).astype(
+      np.int32
+    )
     batch["pair_weights"] = has_sequence.astype(np.float32)
   return batch
 
@@ -392,8 +395,8 @@ def _mask(
   """Returns the masked `input_ids` and the keys of the predictions."""
   word_starts, maskable = None, batch_rows.is_text
   if masking.hides_whole_words(mask_options):
-    bits = np.asarray(corpus.word_starts)
-    word_starts = rows.word_starts(bits, batch_rows.token_index)
+    word_start_bits = np.asarray(corpus.word_starts)
+    word_starts = rows.word_starts(word_start_bits, batch_rows.token_index)
   if corpus.never_masked_ids:
     maskable = maskable & ~np.isin(batch_rows.ids, corpus.never_masked_ids)
   special = layout.special

@@ -57,18 +57,22 @@ def measure_coverage(corpus: Corpus, recipe: Recipe) -> Coverage | None:
     return None
   key = hashing.make_key("reach")
   num_tokens = num_held = num_pairs = num_random = 0
-  for first, end_document in _document_ranges(corpus):
-    index = recipe.index(corpus, first, end_document, key)
+  for first_document, end_document in _document_ranges(corpus):
+    index = recipe.index(corpus, first_document, end_document, key)
     numbers = np.arange(len(index), dtype=np.uint64)
     # Each entry describes a text or a pair of texts by the fields `start`,
     # `length`, `second_start`, `second_length` and `label`, see
     # `rows.SEQUENCE_DTYPE`.
     texts = recipe.find_texts(corpus, index, numbers, key).reshape(-1)
     texts = texts[texts["length"] > 0]
-    sentence_range = np.asarray(corpus.documents[[first, end_document]])
-    begin, end = np.asarray(corpus.sentences)[sentence_range].tolist()
-    num_tokens += end - begin
-    num_held += _count_held(texts, begin, end)
+    sentence_range = np.asarray(
+      corpus.documents[[first_document, end_document]]
+    )
+    first_token, end_token = np.asarray(corpus.sentences)[
+      sentence_range
+    ].tolist()
+    num_tokens += end_token - first_token
+    num_held += _count_held(texts, first_token, end_token)
     if recipe.has_pairs:
       num_pairs += len(texts)
       num_random += _count_random(corpus, texts)
@@ -81,13 +85,18 @@ def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
   if corpus.num_tokens <= SAMPLE_TOKENS:
     yield 0, corpus.num_documents
     return
-  for i in range(SAMPLE_RANGES):
-    start = corpus.num_tokens * i // SAMPLE_RANGES
+  for range_index in range(SAMPLE_RANGES):
+    start = corpus.num_tokens * range_index // SAMPLE_RANGES
     token_bounds = [start, start + SAMPLE_TOKENS // SAMPLE_RANGES]
     sentence_bounds = np.searchsorted(corpus.sentences, token_bounds)
-    first, end = np.searchsorted(corpus.documents, sentence_bounds).tolist()
-    first = min(first, corpus.num_documents - 1)
-    yield first, min(max(end, first + 1), corpus.num_documents)
+    first_document, end_document = np.searchsorted(
+      corpus.documents, sentence_bounds
+    ).tolist()
+    first_document = min(first_document, corpus.num_documents - 1)
+    yield (
+      first_document,
+      min(max(end_document, first_document + 1), corpus.num_documents),
+    )
 
 
 def _count_held(texts: np.ndarray, begin: int, end: int) -> int:
@@ -124,10 +133,10 @@ def _count_random(corpus: Corpus, texts: np.ndarray) -> int:
   documents = [
     np.searchsorted(
       corpus.documents,
-      np.searchsorted(corpus.sentences, texts[name], "right") - 1,
+      np.searchsorted(corpus.sentences, texts[field], "right") - 1,
       "right",
     )
-    for name in ("start", "second_start")
+    for field in ("start", "second_start")
   ]
   return int(np.count_nonzero(documents[0] != documents[1]))
 
@@ -165,11 +174,11 @@ def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   if coverage.random_share is None or coverage.random_share <= MAX_RANDOM_SHARE:
     return
   length = recipe.features["input_ids"][0][0]
-  num_filling = count_long_sentences(corpus, length - _SPECIAL_TOKENS_PER_PAIR)
+  num_long = count_long_sentences(corpus, length - _SPECIAL_TOKENS_PER_PAIR)
   num_single = statistics.num_single_sentence_documents
-  if num_filling > num_single:
+  if num_long > num_single:
     yield (
-      f"warning: {num_filling:,} of the {len(corpus.sentences) - 1:,} sentences"
+      f"warning: {num_long:,} of the {len(corpus.sentences) - 1:,} sentences"
       f" each fill a row of {length} tokens, so the next sentence does not fit."
       f" {num_single:,} other sentences are a whole document and have no next"
       " sentence. So the model hardly learns next sentences. Train with longer"

@@ -53,16 +53,16 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   assert spellings is not None
   # Look up each word once, because a batch often repeats a word.
   ids, inverse = np.unique(ids, return_inverse=True)
-  begin = spellings.bounds[ids]
-  num_letters = (spellings.bounds[ids + 1] - begin)[:, None]
-  column = np.arange(MAX_CHARS)
+  begins = spellings.bounds[ids]
+  num_letters = (spellings.bounds[ids + 1] - begins)[:, None]
+  columns = np.arange(MAX_CHARS)
   chars_of_words = np.full((len(ids), MAX_CHARS), PAD, np.int32)
-  is_letter = (column >= 1) & (column <= num_letters)
+  is_letter = (columns >= 1) & (columns <= num_letters)
   lengths = num_letters[:, 0]
   # Number the letters of all words 0, 1, ... The index of a letter in
   # `spellings.letter_bytes` is its number plus its `offset_of_letter`, which is
   # the same for all letters of a word.
-  offset_of_letter = np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+  offset_of_letter = np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
   letter_indices = offset_of_letter + np.arange(len(offset_of_letter))
   chars_of_words[is_letter] = spellings.letter_bytes[letter_indices]
   chars_of_words[:, 0] = BEGIN_WORD
@@ -104,7 +104,7 @@ def index_windows(
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the first document after the range.
-    key: a key from `make_key`; each epoch has a key, and cuts at different
+    key: a key from `make_key`; each epoch has its own key, and cuts at other
       words.
     length: L.
 
@@ -116,7 +116,8 @@ def index_windows(
     [first_document, end_document]
   ]
   first_token, end_token = (
-    int(corpus.sentences[s]) for s in (first_sentence, end_sentence)
+    int(corpus.sentences[sentence])
+    for sentence in (first_sentence, end_sentence)
   )
   shift = int(hashing.randint(key, np.array(first_document), 0, length))
   cuts = np.arange(first_token + shift, end_token, length)
@@ -147,15 +148,15 @@ def build_windows(
     vocab_size: the number of words that can be predicted.
   """
   del numbers, key
-  position = windows[:, :1] + np.arange(length)
-  is_word = position < windows[:, 1:]
+  positions = windows[:, :1] + np.arange(length)
+  is_word = positions < windows[:, 1:]
   last_position = corpus.num_tokens - 1
-  ids = corpus.tokens[np.minimum(position, last_position)].astype(np.int64)
-  next_words = corpus.tokens[np.minimum(position + 1, last_position)].astype(
+  ids = corpus.tokens[np.minimum(positions, last_position)].astype(np.int64)
+  next_words = corpus.tokens[np.minimum(positions + 1, last_position)].astype(
     np.int64
   )
   previous_words = corpus.tokens[
-    np.clip(position - 1, 0, last_position)
+    np.clip(positions - 1, 0, last_position)
   ].astype(np.int64)
   next_targets = _targets(
     next_words, is_word & (ids != words.END_ID), vocab_size
@@ -199,7 +200,8 @@ def index_links(
   # A sentence of n words has n - 1 links, so the first link of sentence s is
   # `corpus.sentences[s]` - s.
   first_link, end_link = (
-    int(corpus.sentences[s] - s) for s in (first_sentence, end_sentence)
+    int(corpus.sentences[sentence] - sentence)
+    for sentence in (first_sentence, end_sentence)
   )
   starts = np.arange(first_link, end_link - length + 1, length)
   return np.stack([starts, starts], -1)
@@ -229,12 +231,12 @@ def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
   # Every token but `</S>` is the left word of a link. The shortest sentence has
   # three tokens, so at most every third token is `</S>`. So 2 L tokens hold at
   # least L links.
-  position = (links + low)[:, None] + np.arange(2 * length)
-  tokens = corpus.tokens[np.minimum(position, corpus.num_tokens - 1)]
+  positions = (links + low)[:, None] + np.arange(2 * length)
+  tokens = corpus.tokens[np.minimum(positions, corpus.num_tokens - 1)]
   # A stable sort puts every `</S>` last and leaves the other words in order.
   places = np.argsort(tokens == words.END_ID, axis=1, kind="stable")
   places_without_end = places[:, :length]
-  return np.take_along_axis(position, places_without_end, 1)
+  return np.take_along_axis(positions, places_without_end, 1)
 
 
 def build_links(
@@ -265,7 +267,7 @@ def build_links(
   """
   del numbers, key
   forward_left, backward_left = (
-    _left_words(corpus, windows[:, i], length) for i in (0, 1)
+    _left_words(corpus, windows[:, direction], length) for direction in (0, 1)
   )
   tokens = corpus.tokens
   is_predicted = np.ones(forward_left.shape, bool)

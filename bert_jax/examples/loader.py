@@ -157,7 +157,7 @@ def check_case(
   Args:
     opened_inputs: opened folders or seqio tasks.
     cased: True if the text must have kept its capitals and accents, False if it
-      must not; None accepts both.
+      must be lower-cased; None accepts both.
 
   Raises:
     UserError: `cased` is True and the text was lower-cased, or `cased` is
@@ -260,7 +260,7 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
 
 
 def _opener_with_name(name: str) -> Opener | None:
-  return next((o for o in OPENERS if name in o.names()), None)
+  return next((opener for opener in OPENERS if name in opener.names()), None)
 
 
 def open_data(
@@ -281,7 +281,7 @@ def open_data(
     split: "train" or "validation".
     seed: the seed of the order, pairs and masks.
     cased: True if the text must have kept its capitals and accents, False if it
-      must not; None accepts both.
+      must be lower-cased; None accepts both.
     **options: options of the recipe, for example `length=512`.
 
   Raises:
@@ -402,14 +402,14 @@ def host_rows(
     raise UserError(
       f"batch size {count} is not a positive multiple of {host_count} hosts."
     )
-  share = count // host_count
-  return first + host_index * share, share
+  rows_per_host = count // host_count
+  return first + host_index * rows_per_host, rows_per_host
 
 
 class Batches:
   """Iterates over this host's batches, which a daemon thread makes ahead.
 
-  If the thread fails, the consumer gets the thread's error in place of the next
+  If the thread fails, `__next__` raises the thread's error in place of the next
   batch. Until `close`, only the thread may use the source.
   """
 
@@ -525,6 +525,6 @@ def batches_from_step(
   """
   host_rows(0, batch_size, host_index, host_count)
   example_ranges = (
-    (s * batch_size, batch_size) for s in itertools.count(start_step)
+    (step * batch_size, batch_size) for step in itertools.count(start_step)
   )
   return Batches(source, example_ranges, host_index, host_count, prefetch)

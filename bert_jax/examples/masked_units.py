@@ -35,12 +35,12 @@ def _cumulative(chances: np.ndarray) -> np.ndarray:
 UNIT_RULES: dict[str, UnitRule | None] = {
   "token": None,
   # As released in google-research/bert on May 31st 2019.
-  "whole_word": UnitRule(np.ones(1), False),
+  "whole_word": UnitRule(np.ones(1), may_overlap=False),
   # ALBERT (Lan et al. 2020, section 4.1): p(n) ~ 1/n, at most 3 words.
-  "ngram": UnitRule(_cumulative(1 / np.arange(1, 4)), False),
+  "ngram": UnitRule(_cumulative(1 / np.arange(1, 4)), may_overlap=False),
   # SpanBERT (Joshi et al. 2020, section 3.1): geometric, p = 0.2, between 1 and
   # 10 words: 3.8 on average.
-  "span": UnitRule(_cumulative(0.8 ** np.arange(10)), True),
+  "span": UnitRule(_cumulative(0.8 ** np.arange(10)), may_overlap=True),
 }
 
 
@@ -169,17 +169,17 @@ def shuffle_columns(
   """
   num_rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
-  low_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
+  low_bits_mask = np.uint32((1 << (length - 1).bit_length()) - 1)
   # Sort by random scores. The column replaces the low bits of its score. So no
   # two scores are equal, and the column of a sorted score can be read from it.
   if sequences.sequence_of_column is None:
     scores = hashing.bits32(key, sequences.numbers[:, None], columns)
     scores = scores if weights is None else _weighted_draws(scores, weights)
-    scores &= ~low_bits
+    scores &= ~low_bits_mask
     scores |= columns
     np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
     scores.sort(axis=1)
-    scores &= low_bits
+    scores &= low_bits_mask
     sizes = np.count_nonzero(eligible, axis=1)
     return ColumnOrder(scores, np.zeros(num_rows, np.int64), sizes)
   sequence_of_column = sequences.sequence_of_column
@@ -190,7 +190,7 @@ def shuffle_columns(
     key, sequences.numbers[sequence_of_column], local_columns
   )
   scores = scores if weights is None else _weighted_draws(scores, weights)
-  scores &= ~low_bits
+  scores &= ~low_bits_mask
   scores |= local_columns
   sort_keys = (sequence_of_column << 32).astype(np.uint64)
   sort_keys |= scores
@@ -202,7 +202,7 @@ def shuffle_columns(
   sizes_by_row = sizes.reshape(num_rows, -1)
   first_entries = (np.cumsum(sizes_by_row, axis=1) - sizes_by_row).ravel()
   return ColumnOrder(
-    sort_keys.astype(np.uint32) & low_bits, first_entries, sizes
+    sort_keys.astype(np.uint32) & low_bits_mask, first_entries, sizes
   )
 
 
@@ -229,10 +229,10 @@ def choose_tokens(
   """
   order = shuffle_columns(maskable, sequences, key, weights)
   sequence_indices = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(sequence_indices)) - np.repeat(
+  ranks = np.arange(len(sequence_indices)) - np.repeat(
     np.cumsum(counts) - counts, counts
   )
-  _, flat_columns = order.take(sequences, sequence_indices, rank)
+  _, flat_columns = order.take(sequences, sequence_indices, ranks)
   # Flat columns ascend with the indices of their sequences. So after sorting,
   # each column still has its sequence beside it.
   return np.sort(flat_columns), sequence_indices
@@ -247,14 +247,14 @@ def choose_with_repeats(
   first_entries = np.searchsorted(maskable_columns, starts)
   sizes = np.diff(first_entries, append=len(maskable_columns))
   sequence_indices = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(sequence_indices)) - np.repeat(
+  ranks = np.arange(len(sequence_indices)) - np.repeat(
     np.cumsum(counts) - counts, counts
   )
-  draw = hashing.randint(
-    key, sequences.numbers[sequence_indices], rank, sizes[sequence_indices]
+  draws = hashing.randint(
+    key, sequences.numbers[sequence_indices], ranks, sizes[sequence_indices]
   )
   return np.sort(
-    maskable_columns[first_entries[sequence_indices] + draw]
+    maskable_columns[first_entries[sequence_indices] + draws]
   ), sequence_indices
 
 
@@ -302,15 +302,17 @@ def choose_words(
   is_word_start[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
   # Cut the flat columns into blocks. A block is a word, or one token that is
   # not maskable.
-  cuts = np.flatnonzero(is_word_start | ~maskable)
-  block_sizes = np.diff(cuts, append=maskable.size)
+  block_starts = np.flatnonzero(is_word_start | ~maskable)
+  block_sizes = np.diff(block_starts, append=maskable.size)
   block_of_column = np.zeros(maskable.size, np.int64)
-  block_of_column[cuts] = np.arange(len(cuts))
+  block_of_column[block_starts] = np.arange(len(block_starts))
 
   max_words = len(unit_rule.cumulative_chances)
   word_offsets = np.arange(max_words)
   # There are no words after the last block.
-  is_word = np.append(is_word_start.ravel()[cuts], np.zeros(max_words, bool))
+  is_word = np.append(
+    is_word_start.ravel()[block_starts], np.zeros(max_words, bool)
+  )
   padded_sizes = np.append(block_sizes, np.zeros(max_words, np.int64))
   is_picked = np.zeros(len(is_word), bool)
   order = shuffle_columns(is_word_start, sequences, key)
@@ -323,14 +325,14 @@ def choose_words(
     if not len(sequence_indices):
       break
     local_columns, flat_columns = order.take(sequences, sequence_indices, rank)
-    block = block_of_column[flat_columns]
-    is_free = ~is_picked[block]
-    sequence_indices, local_columns, block = (
+    blocks = block_of_column[flat_columns]
+    is_free = ~is_picked[blocks]
+    sequence_indices, local_columns, blocks = (
       sequence_indices[is_free],
       local_columns[is_free],
-      block[is_free],
+      blocks[is_free],
     )
-    unit_blocks = block[:, None] + word_offsets
+    unit_blocks = blocks[:, None] + word_offsets
     is_in_unit = np.logical_and.accumulate(is_word[unit_blocks], axis=1)
     if max_words > 1:
       draws = hashing.uniform(
@@ -355,5 +357,7 @@ def choose_words(
     is_picked[unit_blocks[is_in_unit]] = True
     num_remaining[sequence_indices] -= (costs * is_in_unit).sum(1)
 
-  flat_columns = np.flatnonzero(np.repeat(is_picked[: len(cuts)], block_sizes))
+  flat_columns = np.flatnonzero(
+    np.repeat(is_picked[: len(block_starts)], block_sizes)
+  )
   return flat_columns, np.repeat(np.arange(len(counts)), counts - num_remaining)

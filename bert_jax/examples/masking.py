@@ -88,7 +88,7 @@ class MaskOptions:
 
 
 def check_mask_options(mask_options: MaskOptions) -> MaskOptions:
-  """Returns `mask_options`.
+  """Checks the options, and returns them.
 
   Raises:
     UserError: an option is out of range, or two options exclude each other.
@@ -198,9 +198,9 @@ def count_masks(
   Returns:
     int64 of the same shape.
   """
-  expected = lengths * mask_options.mask_rate
+  expected_counts = lengths * mask_options.mask_rate
   if mask_options.count == "round":
-    counts = np.maximum(np.rint(expected), 1)
+    counts = np.maximum(np.rint(expected_counts), 1)
   elif mask_options.count == "round_single":
     product = lengths.astype(np.float32) * np.float32(mask_options.mask_rate)
     counts = np.maximum(np.rint(product), 1)
@@ -209,7 +209,11 @@ def count_masks(
   elif mask_options.count == "ceil_all":
     counts = _round_up(lengths, mask_options.mask_rate)
   else:
-    counts = np.ceil(expected) if draw is None else np.floor(expected + draw)
+    counts = (
+      np.ceil(expected_counts)
+      if draw is None
+      else np.floor(expected_counts + draw)
+    )
   return np.where(lengths > 0, counts, 0).astype(np.int64)
 
 
@@ -305,9 +309,9 @@ def mask_tokens(
   flat_columns, sequence_indices = _choose_hidden(
     maskable, sequences, key, mask_options, word_starts, weights
   )
-  row, column = np.divmod(flat_columns, width)
+  row_indices, columns = np.divmod(flat_columns, width)
   labels = ids.ravel()[flat_columns]
-  draw_indices = column - sequences.begins[sequence_indices]
+  draw_indices = columns - sequences.begins[sequence_indices]
   if mask_options.repeat_positions:
     # Two predictions of one token must have different draws.
     draw_indices = np.arange(len(sequence_indices)) - np.searchsorted(
@@ -316,13 +320,13 @@ def mask_tokens(
   key = hashing.make_key(key, "replacements")
   draws = hashing.bits(key, sequences.numbers[sequence_indices], draw_indices)
   hides_spans = mask_options.masking == "span"
-  starts, sizes = (
+  stretch_starts, stretch_sizes = (
     _stretches(flat_columns)
     if hides_spans
     else (np.arange(len(flat_columns)), 1)
   )
   # The tokens of a span share the draw of its first token.
-  span_starts = np.repeat(starts, sizes)
+  first_in_stretch = np.repeat(stretch_starts, stretch_sizes)
   if mask_options.replacement == "unigram":
     assert unigrams is not None
     drawn_ids = _ids_by_frequency(draws, unigrams)
@@ -331,7 +335,11 @@ def mask_tokens(
       draws, vocab_size, labels, mask_options.replacement, reserved_ids
     )
   new_ids = _replacement_ids(
-    labels, drawn_ids, draws[span_starts], mask_options.replacement, mask_id
+    labels,
+    drawn_ids,
+    draws[first_in_stretch],
+    mask_options.replacement,
+    mask_id,
   )
   input_ids = ids.copy()
   # A token with several predictions is masked if one of them masks it.
@@ -339,16 +347,20 @@ def mask_tokens(
   input_ids.ravel()[flat_columns[is_changed]] = new_ids[is_changed]
 
   predictions = {
-    "mlm_positions": column.astype(np.int32),
+    "mlm_positions": columns.astype(np.int32),
     "mlm_ids": labels,
     "mlm_weights": np.ones(len(flat_columns), np.float32),
   }
   if hides_spans:
     # Special tokens are never hidden, so both columns are in the sequence.
-    columns_beside = np.stack([column[starts] - 1, column[starts] + sizes], 1)
-    spans = np.repeat(columns_beside, sizes, axis=0).astype(np.int32)
+    columns_beside = np.stack(
+      [columns[stretch_starts] - 1, columns[stretch_starts] + stretch_sizes], 1
+    )
+    spans = np.repeat(columns_beside, stretch_sizes, axis=0).astype(np.int32)
     predictions["span_positions"] = spans
-  slots = _fill_slots(predictions, row, len(ids), mask_options.max_predictions)
+  slots = _fill_slots(
+    predictions, row_indices, len(ids), mask_options.max_predictions
+  )
   return {"input_ids": input_ids} | slots
 
 
@@ -430,13 +442,19 @@ def _choose_hidden(
     text_lengths = np.bincount(
       sequence_indices, minlength=len(sequences.lengths)
     )
-  draw = None
+  count_draws = None
   if mask_options.count == "stochastic":
-    draw = hashing.uniform(hashing.make_key(key, "counts"), sequences.numbers)
-  counts = count_masks(sequences.lengths, text_lengths, mask_options, draw)
+    count_draws = hashing.uniform(
+      hashing.make_key(key, "counts"), sequences.numbers
+    )
+  counts = count_masks(
+    sequences.lengths, text_lengths, mask_options, count_draws
+  )
   counts = np.minimum(counts, text_lengths).reshape(len(maskable), -1)
-  ends = np.minimum(np.cumsum(counts, axis=1), mask_options.max_predictions)
-  counts = np.diff(ends, prepend=0, axis=1).ravel()
+  cumulative_counts = np.minimum(
+    np.cumsum(counts, axis=1), mask_options.max_predictions
+  )
+  counts = np.diff(cumulative_counts, prepend=0, axis=1).ravel()
   key = hashing.make_key(key, "positions")
   if mask_options.repeat_positions:
     return masked_units.choose_with_repeats(maskable, sequences, counts, key)

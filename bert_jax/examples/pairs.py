@@ -70,10 +70,10 @@ def follow_links(following: np.ndarray) -> np.ndarray:
   Returns:
     int64, the indices of the elements that are passed, with element 0.
   """
-  links, passed_indices, i = following.tolist(), [], 0
-  while i < len(links):
-    passed_indices.append(i)
-    i = links[i]
+  links, passed_indices, index = following.tolist(), [], 0
+  while index < len(links):
+    passed_indices.append(index)
+    index = links[index]
   return np.array(passed_indices, np.int64)
 
 
@@ -98,7 +98,7 @@ def index_chunks(
   one for segment B if the chunk has several. Segment B is random with
   probability 1/2, and always if the chunk is one sentence; otherwise B is the
   rest of the chunk. If B is random, the sentences after A start the next chunk.
-  The last two arguments change these rules.
+  `splits_single_sentence` and `predicts_order` change these rules.
 
   The draws belong to the first sentence of a chunk. Each sentence starts at
   most one chunk, so the draws of chunks are independent. The chunk that would
@@ -109,7 +109,8 @@ def index_chunks(
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the end of the range, which is not part of the range.
-    key: a key from `make_key`; each epoch has a key, and so different chunks.
+    key: a key from `make_key`; each epoch has its own key, and so its own
+      chunks.
     max_tokens: the row length without special tokens.
     short_probability: the probability of a uniform target length; 0.1 in the
       program's flags.
@@ -124,10 +125,13 @@ def index_chunks(
     `CHUNK` array in corpus order.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
-  begin, end = int(documents[0]), int(documents[-1])
-  offsets = np.asarray(corpus.sentences[begin : end + 1])
-  sentence = np.arange(end - begin)
-  # `document`, `stop`, `count` and `a_count` have one value for each sentence.
+  first_sentence, end_sentence = int(documents[0]), int(documents[-1])
+  sentence_offsets = np.asarray(
+    corpus.sentences[first_sentence : end_sentence + 1]
+  )
+  sentence_indices = np.arange(end_sentence - first_sentence)
+  # `document`, `stop`, `count` and `a_count` have one value for each sentence:
+  # the value of the chunk that would start there.
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   draws = hashing.bits(
@@ -138,23 +142,25 @@ def index_chunks(
     is_short, 2 + _draws_below(draws, max_tokens - 1), max_tokens
   )
 
-  stop = np.searchsorted(offsets, offsets[:-1] + target[document])
-  stop = np.minimum(stop, (documents[1:] - begin)[document])
-  count = stop - sentence
+  stop = np.searchsorted(
+    sentence_offsets, sentence_offsets[:-1] + target[document]
+  )
+  stop = np.minimum(stop, (documents[1:] - first_sentence)[document])
+  count = stop - sentence_indices
   draws = hashing.bits(
-    hashing.make_key(key, "sentences"), np.arange(begin, end)
+    hashing.make_key(key, "sentences"), np.arange(first_sentence, end_sentence)
   )
   is_single = count == 1
   if splits_single_sentence:
-    is_single &= np.diff(offsets) == 1
-  # The fair coin of each sentence.
+    is_single &= np.diff(sentence_offsets) == 1
+  # A fair coin is tossed for each sentence.
   is_heads = draws >> np.uint64(63) == 1
   is_random = is_single if predicts_order else is_heads | is_single
   a_count = 1 + _draws_below(draws, np.maximum(count - 1, 1))
 
-  starts = follow_links(sentence + np.where(is_random, a_count, count))
+  starts = follow_links(sentence_indices + np.where(is_random, a_count, count))
   chunks = np.empty(len(starts), CHUNK)
-  chunks["sentence"] = starts + begin
+  chunks["sentence"] = starts + first_sentence
   chunks["document"] = document[starts] + first_document
   chunks["a_count"] = a_count[starts]
   chunks["count"] = count[starts]
@@ -193,16 +199,18 @@ def find_segments(
   b_start, b_length = a_stop.copy(), b_stop - a_stop
   random_indices = np.flatnonzero(chunks["random"])
   if len(random_indices):
-    num_others = corpus.num_documents - 1
-    random_numbers = numbers[random_indices]
-    random_document = hashing.randint(key, random_numbers, 1, num_others)
+    num_other_documents = corpus.num_documents - 1
+    example_numbers = numbers[random_indices]
+    random_document = hashing.randint(
+      key, example_numbers, 1, num_other_documents
+    )
     random_document += random_document >= chunks["document"][random_indices]
     first_sentence, end_sentence = (
       documents[random_document],
       documents[random_document + 1],
     )
     start_sentence = first_sentence + hashing.randint(
-      key, random_numbers, 2, end_sentence - first_sentence
+      key, example_numbers, 2, end_sentence - first_sentence
     )
     start_token = sentences[start_sentence]
     # B has at least one sentence, even if A alone reaches the target.

@@ -90,10 +90,10 @@ def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
   Shard i begins at bound i and ends before bound i + 1. A shard has about
   `shard_tokens` tokens, or more if its last document is long.
   """
-  tokens = np.arange(0, corpus.num_tokens, shard_tokens)
-  sentences = np.searchsorted(corpus.sentences, tokens)
-  documents = np.searchsorted(corpus.documents, sentences)
-  return np.unique(np.append(documents, corpus.num_documents))
+  first_tokens = np.arange(0, corpus.num_tokens, shard_tokens)
+  first_sentences = np.searchsorted(corpus.sentences, first_tokens)
+  first_documents = np.searchsorted(corpus.documents, first_sentences)
+  return np.unique(np.append(first_documents, corpus.num_documents))
 
 
 class ShardPortions:
@@ -160,9 +160,11 @@ class ShardPortions:
     shard_order = np.argsort(
       hashing.bits(hashing.make_key(key, "shards"), shards)
     )
-    begin = number * self._shards_per_portion
+    first_shard_place = number * self._shards_per_portion
     elements_by_shard, numbers_by_shard = [], []
-    for shard in shard_order[begin : begin + self._shards_per_portion]:
+    for shard in shard_order[
+      first_shard_place : first_shard_place + self._shards_per_portion
+    ]:
       first_document, end_document = self._bounds[shard : shard + 2].tolist()
       index_key = hashing.make_key(key_of_draws, "index")
       shard_elements = self._recipe.index(

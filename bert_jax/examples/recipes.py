@@ -153,9 +153,9 @@ class RowOptions:
 
   def mask_options(self) -> MaskOptions:
     """Returns the masking options; raises UserError if one is out of range."""
-    names = [field.name for field in dataclasses.fields(MaskOptions)]
+    option_names = [field.name for field in dataclasses.fields(MaskOptions)]
     return check_mask_options(
-      MaskOptions(**{name: getattr(self, name) for name in names})
+      MaskOptions(**{name: getattr(self, name) for name in option_names})
     )
 
 
@@ -386,7 +386,7 @@ def lm(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
     special,
     vocab_size,
     options.length,
-    None,
+    mask_options=None,
     max_sequences=options.max_sequences,
   )
   index = functools.partial(sentences.index_tokens, length=options.length)

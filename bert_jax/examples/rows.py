@@ -129,13 +129,13 @@ def _moved_sentences(
     lengths of these sentences. A pair with fewer than K moved sentences has
     length 0 in the columns after them.
   """
-  next_sentence = np.searchsorted(sentences, b_starts)
+  next_sentences = np.searchsorted(sentences, b_starts)
   (open_pairs,) = np.nonzero(remaining_lengths > 0)
   num_moved, moves = np.zeros(len(b_starts), np.int64), []
   remaining_lengths = remaining_lengths.copy()
   while len(open_pairs):
-    begin = np.asarray(sentences[next_sentence[open_pairs]])
-    length = np.asarray(sentences[next_sentence[open_pairs] + 1]) - begin
+    begin = np.asarray(sentences[next_sentences[open_pairs]])
+    length = np.asarray(sentences[next_sentences[open_pairs] + 1]) - begin
     fits = length <= remaining_lengths[open_pairs]
     fitting_pairs = open_pairs[fits]
     moves.append(
@@ -143,14 +143,17 @@ def _moved_sentences(
     )
     num_moved[fitting_pairs] += 1
     remaining_lengths[fitting_pairs] -= length[fits]
-    next_sentence[open_pairs] += 1
+    next_sentences[open_pairs] += 1
     open_pairs = open_pairs[remaining_lengths[open_pairs] > 0]
   shape = len(b_starts), int(num_moved.max(initial=0))
-  starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-  for fitting_pairs, column, begin, length in moves:
-    starts[fitting_pairs, column] = begin
-    lengths[fitting_pairs, column] = length
-  return starts, lengths
+  moved_starts, moved_lengths = (
+    np.zeros(shape, np.int64),
+    np.zeros(shape, np.int64),
+  )
+  for fitting_pairs, columns, begin, length in moves:
+    moved_starts[fitting_pairs, columns] = begin
+    moved_lengths[fitting_pairs, columns] = length
+  return moved_starts, moved_lengths
 
 
 def parts_with_moved_sentences(
@@ -169,11 +172,13 @@ def parts_with_moved_sentences(
     special: the ids of [CLS] and [SEP].
   """
   num_rows, max_sequences = sequences.shape
-  flat = sequences.ravel()
-  start, b_starts = flat["start"], flat["second_start"]
-  length = flat["length"].astype(np.int64)
-  remaining_lengths = length - (b_starts - start)
-  remaining_lengths = np.where(length > 0, np.maximum(remaining_lengths, 0), 0)
+  flat_sequences = sequences.ravel()
+  a_starts, b_starts = flat_sequences["start"], flat_sequences["second_start"]
+  a_lengths = flat_sequences["length"].astype(np.int64)
+  remaining_lengths = a_lengths - (b_starts - a_starts)
+  remaining_lengths = np.where(
+    a_lengths > 0, np.maximum(remaining_lengths, 0), 0
+  )
   moved_starts, moved_lengths = _moved_sentences(
     corpus.sentences, b_starts, remaining_lengths
   )
@@ -182,18 +187,18 @@ def parts_with_moved_sentences(
   # B's stretches are before, between and after the moved sentences. A stretch
   # ends at the next moved sentence; the last stretch has the rest of
   # `second_length`.
-  zeros = np.zeros((len(flat), 1), np.int64)
-  second_length = flat["second_length"].astype(np.int64)[:, None]
+  zeros = np.zeros((len(flat_sequences), 1), np.int64)
+  b_lengths = flat_sequences["second_length"].astype(np.int64)[:, None]
   stretch_starts = np.append(b_starts[:, None], moved_starts + moved_lengths, 1)
   stretch_limits = np.append(moved_starts, zeros, 1) - stretch_starts
   stretch_limits = np.where(
-    np.append(moved_lengths, zeros, 1) > 0, stretch_limits, second_length
+    np.append(moved_lengths, zeros, 1) > 0, stretch_limits, b_lengths
   )
   stretch_lengths = np.diff(
-    np.minimum(np.cumsum(stretch_limits, 1), second_length), axis=1, prepend=0
+    np.minimum(np.cumsum(stretch_limits, 1), b_lengths), axis=1, prepend=0
   )
-  has_first, has_second = length[:, None] > 0, second_length > 0
-  first_length = (length - remaining_lengths)[:, None]
+  has_a, has_b = a_lengths[:, None] > 0, b_lengths > 0
+  a_lengths_before_b = (a_lengths - remaining_lengths)[:, None]
   first_sep_part = 2 + moved_lengths.shape[1]
   specials = np.full(first_sep_part + stretch_lengths.shape[1] + 2, -1)
   specials[0], specials[first_sep_part], specials[-1] = (
@@ -203,16 +208,16 @@ def parts_with_moved_sentences(
   )
   return Parts(
     np.concatenate(
-      [zeros, start[:, None], moved_starts, zeros, stretch_starts, zeros], 1
+      [zeros, a_starts[:, None], moved_starts, zeros, stretch_starts, zeros], 1
     ).reshape(num_rows, -1),
     np.concatenate(
       [
-        has_first,
-        first_length,
+        has_a,
+        a_lengths_before_b,
         moved_lengths,
-        has_first,
+        has_a,
         stretch_lengths,
-        has_second,
+        has_b,
       ],
       1,
     ).reshape(num_rows, -1),
@@ -257,7 +262,8 @@ def parts_with_separators(
   start = sequences["start"][:, 0]
   stop = start + sequences["length"][:, 0]
   sentences, documents = corpus.sentences, corpus.documents
-  # The index in `documents` of the end of the first and the last document.
+  # A sequence's text is in one or more documents. For the first and the last of
+  # these documents: the index in `documents` of the document's end.
   first_end, last_end = (
     np.searchsorted(
       documents, np.searchsorted(sentences, token_index, "right") - 1, "right"
@@ -325,8 +331,12 @@ def lay_out(
   sequences = spread(parts.sequence + 1, 0, np.int32)
   ids[sequences == 0] = pad
   # Write the special tokens over the ids that were fetched at their columns.
-  row, part = np.nonzero((parts.special >= 0) & (parts.length > 0))
-  ids[row, part_begins[row, part]] = parts.special[part]
+  row_indices, part_indices = np.nonzero(
+    (parts.special >= 0) & (parts.length > 0)
+  )
+  ids[row_indices, part_begins[row_indices, part_indices]] = parts.special[
+    part_indices
+  ]
   positions = np.arange(width, dtype=np.int32)
   positions = positions - spread(
     sequence_begins[:, parts.sequence], 0, np.int32
@@ -364,8 +374,8 @@ def flat_row(
   """Puts sequences of any lengths side by side in one long row.
 
   Only the end of the row is padding. Attention kernels for GPUs skip the blocks
-  between different sequences. So the cost of such a row grows only with its
-  tokens.
+  between different sequences. So the cost of a longer row does not grow with
+  the square of its length.
 
   Args:
     sequences: the ids [l] of each sequence, special tokens included.
@@ -383,10 +393,10 @@ def flat_row(
   """
   if multiple < 1:
     raise ValueError(f"flat_row: multiple={multiple} must be at least 1.")
-  for number, ids in enumerate(map(np.asarray, sequences)):
+  for index, ids in enumerate(map(np.asarray, sequences)):
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
       raise ValueError(
-        f"flat_row: sequence {number} is {ids.dtype} of shape {ids.shape}; pass"
+        f"flat_row: sequence {index} is {ids.dtype} of shape {ids.shape}; pass"
         " the ids of one sequence, integers [l]."
       )
   lengths = np.array([len(ids) for ids in sequences], np.int64)

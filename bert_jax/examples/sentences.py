@@ -54,30 +54,36 @@ def index_sentences(
   """
   del key
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
-  begin, end = int(documents[0]), int(documents[-1])
-  offsets = np.asarray(corpus.sentences[begin : end + 1])
-  document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
+  first_sentence, end_sentence = int(documents[0]), int(documents[-1])
+  sentence_offsets = np.asarray(
+    corpus.sentences[first_sentence : end_sentence + 1]
+  )
+  document_of_sentence = np.repeat(
+    np.arange(len(documents) - 1), np.diff(documents)
+  )
 
   # A sentence that is longer than a row is cut into several stretches.
-  num_stretches = -(-np.diff(offsets) // max_tokens)
+  num_stretches = -(-np.diff(sentence_offsets) // max_tokens)
   index_in_sentence = np.arange(num_stretches.sum()) - np.repeat(
     np.cumsum(num_stretches) - num_stretches, num_stretches
   )
   starts = (
-    np.repeat(offsets[:-1], num_stretches) + max_tokens * index_in_sentence
+    np.repeat(sentence_offsets[:-1], num_stretches)
+    + max_tokens * index_in_sentence
   )
-  stops = np.append(starts[1:], offsets[-1:])
-  document = np.repeat(document, num_stretches)
+  stops = np.append(starts[1:], sentence_offsets[-1:])
+  document_of_stretch = np.repeat(document_of_sentence, num_stretches)
+  # For each stretch: which stretch follows a row that begins with it.
   if crosses_documents:
     # Each end of a document inside a row needs one more token, a separator.
-    limits = starts + document + max_tokens
-    row_ends = np.searchsorted(stops + document, limits, "right")
+    limits = starts + document_of_stretch + max_tokens
+    row_ends = np.searchsorted(stops + document_of_stretch, limits, "right")
   else:
     row_ends = np.searchsorted(stops, starts + max_tokens, "right")
     document_ends = np.searchsorted(
-      document, np.arange(len(documents) - 1), "right"
+      document_of_stretch, np.arange(len(documents) - 1), "right"
     )
-    row_ends = np.minimum(row_ends, document_ends[document])
+    row_ends = np.minimum(row_ends, document_ends[document_of_stretch])
   row_starts = follow_links(row_ends)
   start = starts[row_starts]
   return _make_sequences(start, stops[row_ends[row_starts] - 1] - start)
@@ -107,7 +113,7 @@ def index_segments(
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the first document after the range.
-    key: a key from `make_key`; each epoch has a key, and so different rows.
+    key: a key from `make_key`; each epoch has its own key, and so its own rows.
     length: L, the number of tokens of a row, with [CLS] and each [SEP].
     short_probability: the share of rows whose target length is uniform in
       [5, L]; other rows have the target length L. The program has 0.05.
@@ -116,49 +122,54 @@ def index_segments(
     `SEQUENCE_DTYPE` array in corpus order.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
-  begin, end = int(documents[0]), int(documents[-1])
-  offsets = np.asarray(corpus.sentences[begin : end + 1])
-  sentence = np.arange(end - begin)
-  stops = np.repeat(documents[1:] - begin, np.diff(documents))
+  first_sentence, end_sentence = int(documents[0]), int(documents[-1])
+  sentence_offsets = np.asarray(
+    corpus.sentences[first_sentence : end_sentence + 1]
+  )
+  sentence_indices = np.arange(end_sentence - first_sentence)
+  document_stops = np.repeat(documents[1:] - first_sentence, np.diff(documents))
 
   # The draws of a row belong to its first sentence, see `pairs.index_chunks`.
-  numbers = np.arange(begin, end)
+  sentence_numbers = np.arange(first_sentence, end_sentence)
   key = hashing.make_key(key, "segments")
-  is_short = hashing.uniform(key, numbers, 0) < short_probability
-  target = np.where(
-    is_short, 5 + hashing.randint(key, numbers, 1, length - 4), length
+  is_short = hashing.uniform(key, sentence_numbers, 0) < short_probability
+  target_lengths = np.where(
+    is_short, 5 + hashing.randint(key, sentence_numbers, 1, length - 4), length
   )
-  next_sentence = np.searchsorted(offsets, offsets[:-1] + target)
-  row_starts = follow_links(np.minimum(next_sentence, stops))
+  # For each sentence: which sentence follows a row that begins with it.
+  next_sentence = np.searchsorted(
+    sentence_offsets, sentence_offsets[:-1] + target_lengths
+  )
+  row_starts = follow_links(np.minimum(next_sentence, document_stops))
 
-  start = offsets[row_starts]
-  next_sentence = np.minimum(next_sentence, stops)[row_starts]
-  half_length = (target[row_starts] - 3) // 2
+  start = sentence_offsets[row_starts]
+  next_sentence = np.minimum(next_sentence, document_stops)[row_starts]
+  half_length = (target_lengths[row_starts] - 3) // 2
   # The first segment gets the sentences that end before the half, at least one.
-  second_begin = np.searchsorted(offsets, start + half_length) - 1
-  second_begin = np.maximum(second_begin, sentence[row_starts] + 1)
-  is_below_half = offsets[second_begin] - start < half_length
-  goes_to_first = hashing.uniform(key, numbers[row_starts], 2) < 0.5
+  second_begin = np.searchsorted(sentence_offsets, start + half_length) - 1
+  second_begin = np.maximum(second_begin, sentence_indices[row_starts] + 1)
+  is_below_half = sentence_offsets[second_begin] - start < half_length
+  goes_to_first = hashing.uniform(key, sentence_numbers[row_starts], 2) < 0.5
   second_begin = np.minimum(
     second_begin + (is_below_half & goes_to_first), next_sentence
   )
-  has_one_segment = hashing.uniform(key, numbers[row_starts], 3) < 0.1
+  has_one_segment = hashing.uniform(key, sentence_numbers[row_starts], 3) < 0.1
   second_begin = np.where(has_one_segment, next_sentence, second_begin)
 
-  first_length = offsets[second_begin] - start
+  first_length = sentence_offsets[second_begin] - start
   remaining_lengths = np.where(
     has_one_segment, 0, half_length - 1 - first_length
   )
   first_length = first_length + _count_moved(
-    offsets, second_begin + 1, next_sentence, remaining_lengths
+    sentence_offsets, second_begin + 1, next_sentence, remaining_lengths
   )
-  num_second_tokens = offsets[next_sentence] - start - first_length
+  num_second_tokens = sentence_offsets[next_sentence] - start - first_length
   first_length = np.minimum(first_length, length - 2)
   second_length = np.minimum(
     num_second_tokens, np.maximum(length - 3 - first_length, 0)
   )
   sequences = _make_sequences(start, first_length, second_length)
-  sequences["second_start"] = offsets[second_begin]
+  sequences["second_start"] = sentence_offsets[second_begin]
   return sequences
 
 
@@ -216,7 +227,7 @@ def index_tokens(
     corpus: the documents.
     first_document: the first document of the range.
     end_document: the first document after the range.
-    key: a key from `make_key`; each epoch has a key, and so different rows.
+    key: a key from `make_key`; each epoch has its own key, and so its own rows.
     length: L.
 
   Returns:
@@ -226,21 +237,25 @@ def index_tokens(
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
   offsets = np.asarray(corpus.sentences)[documents]
   # The last token of a document is predicted, but not read.
-  sizes = np.diff(offsets) - 1
-  numbers = np.arange(first_document, end_document)
+  document_sizes = np.diff(offsets) - 1
+  document_numbers = np.arange(first_document, end_document)
   # The number of tokens in a document's first row; 0 means a full row.
-  shift = hashing.randint(key, numbers, 0, length)
-  shift = np.where(sizes > length, shift, 0)
-  num_rows = (shift > 0) + -(-(sizes - shift) // length)
+  first_row_length = hashing.randint(key, document_numbers, 0, length)
+  first_row_length = np.where(document_sizes > length, first_row_length, 0)
+  num_rows = (first_row_length > 0) + -(
+    -(document_sizes - first_row_length) // length
+  )
   index_in_document = np.arange(num_rows.sum()) - np.repeat(
     np.cumsum(num_rows) - num_rows, num_rows
   )
-  shift = np.repeat(shift, num_rows)
-  size = np.repeat(sizes, num_rows)
-  # With a shift, row 0 would begin before the document. Its beginning is cut
-  # off below.
-  begin = index_in_document * length + np.where(shift > 0, shift - length, 0)
-  stop = np.minimum(begin + length, size)
+  first_row_length = np.repeat(first_row_length, num_rows)
+  size_of_document = np.repeat(document_sizes, num_rows)
+  # If the first row is not full, it would begin before the document. The part
+  # before the document is cut off below.
+  begin = index_in_document * length + np.where(
+    first_row_length > 0, first_row_length - length, 0
+  )
+  stop = np.minimum(begin + length, size_of_document)
   begin = np.maximum(begin, 0)
   return _make_sequences(
     np.repeat(offsets[:-1], num_rows) + begin, stop - begin

@@ -151,10 +151,10 @@ class Stream:
     self._go_to(epoch, 0, first)
     while portion := self._current_portion():
       self._advance(portion)
-    end = self._first
+    end_number = self._first
     self._epochs = stream_epochs
     self._go_to(epoch, 0, first)
-    return end
+    return end_number
 
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count); fewer after the last epoch."""
@@ -237,35 +237,40 @@ class Mixture:
           f" {stream.features} and {self.features}; give them equal options."
         )
     self._streams = streams
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    has_small_weight = min(weights) * MIXTURE_BLOCK < cumulative[-1]
-    if has_small_weight or min(weights) <= 0 or not np.isfinite(cumulative[-1]):
+    cumulative_weights = np.cumsum(weights, dtype=np.float64)
+    has_small_weight = min(weights) * MIXTURE_BLOCK < cumulative_weights[-1]
+    if (
+      has_small_weight
+      or min(weights) <= 0
+      or not np.isfinite(cumulative_weights[-1])
+    ):
       raise UserError(
         f"mixture weights {list(weights)}: each must be positive and at least"
         f" 1/{MIXTURE_BLOCK} of their sum; leave out the smallest."
       )
-    cumulative = np.rint(cumulative / cumulative[-1] * MIXTURE_BLOCK).astype(
-      np.int64
-    )
-    self._counts = np.diff(cumulative, prepend=0)
+    cumulative_counts = np.rint(
+      cumulative_weights / cumulative_weights[-1] * MIXTURE_BLOCK
+    ).astype(np.int64)
+    # The number of examples of each stream in a block.
+    self._counts = np.diff(cumulative_counts, prepend=0)
     self._key = hashing.make_key("mixture", seed)
 
   def _components(self, block: int) -> np.ndarray:
     """Returns [4096], the index of the stream of each example of a block."""
-    columns = np.arange(MIXTURE_BLOCK)
-    order = np.argsort(hashing.bits(self._key, np.array(block), columns))
+    places = np.arange(MIXTURE_BLOCK)
+    order = np.argsort(hashing.bits(self._key, np.array(block), places))
     return np.repeat(np.arange(len(self._counts)), self._counts)[order]
 
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count), first >= 0, count >= 1."""
-    block, skip = divmod(first, MIXTURE_BLOCK)
+    first_block, num_skipped = divmod(first, MIXTURE_BLOCK)
     last_block = (first + count - 1) // MIXTURE_BLOCK
     components = np.concatenate(
-      [self._components(i) for i in range(block, last_block + 1)]
+      [self._components(i) for i in range(first_block, last_block + 1)]
     )
     skipped_components, row_components = (
-      components[:skip],
-      components[skip : skip + count],
+      components[:num_skipped],
+      components[num_skipped : num_skipped + count],
     )
     batch = empty_rows(self.features, count)
     for i, stream in enumerate(self._streams):
@@ -273,10 +278,10 @@ class Mixture:
       if not len(row_indices):
         continue
       # The number in stream i of the first example to read.
-      begin = block * int(self._counts[i]) + int(
+      first_to_read = first_block * int(self._counts[i]) + int(
         np.sum(skipped_components == i)
       )
-      for key, array in stream.read(begin, len(row_indices)).items():
+      for key, array in stream.read(first_to_read, len(row_indices)).items():
         batch[key][row_indices] = array
     return batch
 
@@ -302,7 +307,7 @@ class Mixture:
 
 
 class Heldout:
-  """Gives the evaluation set: the same rows, pairs and masks in every run."""
+  """Gives the evaluation set, with equal rows, pairs and masks in every run."""
 
   def __init__(
     self, corpora: Sequence[Corpus], recipe: Recipe, limit: int | None
@@ -341,7 +346,8 @@ class Heldout:
     self._offsets = np.array(offsets)
     numbers = np.arange(offsets[-1])
     order = np.argsort(hashing.bits(self._key, numbers))
-    # The number of an example, and so its masks, do not depend on the limit.
+    # `limit` only selects examples. It does not change the number of an
+    # example, and so does not change its masks.
     self._numbers = np.sort(order[:limit])
 
   def __len__(self) -> int:
@@ -399,6 +405,8 @@ class StatefulStreams:
     self.features = recipe.features
     self._corpus, self._recipe = corpus, recipe
     self._length = recipe.features["char_ids"][0][0]
+    # A link is two neighbouring words in one sentence; each direction predicts
+    # one of the two words.
     self._num_links = count_links(corpus)
     self._key = hashing.make_key("lanes", seed)
     # The number of windows of a stream in an epoch.
@@ -419,17 +427,19 @@ class StatefulStreams:
     )
     epoch, window = np.divmod(window, self._windows_per_stream)
     links_per_stream = self._windows_per_stream * self._length
+    # In each epoch, the first stream begins after a random number of the links
+    # that are left over.
     num_spare_links = (
       self._num_links - self._recipe.num_streams * links_per_stream
     )
-    stream_begin = stream * links_per_stream + hashing.randint(
+    stream_begins = stream * links_per_stream + hashing.randint(
       self._key, epoch, 0, num_spare_links + 1
     )
-    forward_begin = stream_begin + window * self._length
-    backward_begin = (
-      stream_begin + (self._windows_per_stream - 1 - window) * self._length
+    forward_links = stream_begins + window * self._length
+    backward_links = (
+      stream_begins + (self._windows_per_stream - 1 - window) * self._length
     )
-    windows = np.stack([forward_begin, backward_begin], -1)
+    windows = np.stack([forward_links, backward_links], -1)
     numbers = np.arange(first, first + count, dtype=np.uint64)
     return self._recipe.build(self._corpus, windows, numbers, self._key)
 
