@@ -74,8 +74,8 @@ def bits(key: int, index: ArrayLike, column: ArrayLike = 0) -> np.ndarray:
   Args:
     key: from `make_key`.
     index: integers of any shape, for example the global numbers of examples.
-    column: integers that broadcast against `index`. Draws with different
-      columns are independent.
+    column: integers that broadcast against `index`, for example the numbers of
+      an example's draws.
 
   Returns:
     An array of uint64 with the broadcast shape.

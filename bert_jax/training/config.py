@@ -1,7 +1,7 @@
 """Holds a run's config as frozen dataclasses, and checks a restart's config.
 
 `parse` turns the dict of a config file into a `RunConfig`, which has one
-dataclass for each section. Each field says beside its name which values are
+dataclass for each section. The definition of a field says which values are
 allowed. An unknown key, a wrong type or a value out of range raises a
 `UserError` whose message is one sentence. If the default of a field is None,
 another part of the program chooses the value; see the section's docstring.
@@ -44,7 +44,7 @@ _FLOAT32_RANGE = (2.0**-126, 2.0**128 - 2.0**104)
 DTYPES = ("float32", "bfloat16")
 # Builder -> the smallest number of tokens in a row. Rows of full_sentences and
 # doc_sentences are <s> A </s>. A builder that is not in this table needs 5
-# tokens, for [CLS] A [SEP] B [SEP].
+# tokens, for [CLS] A [SEP] B [SEP]. A and B are at least one token each.
 MIN_LENGTHS = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
 # Objectives that train on the rows of a task.
 TASK_OBJECTIVES = ("finetune", "tinybert_task")
@@ -255,8 +255,8 @@ class Phase(Section):
       `batch_size` times this factor.
     micro_scale: the phase's number of micro-batches is `micro_batches` times
       this factor.
-    max_predictions: prediction slots in a row; None if no tokens are hidden.
-    mask_rate: the share of tokens that are hidden; None means `data.mask_rate`.
+    max_predictions: prediction slots in a row; None if no tokens are masked.
+    mask_rate: the share of tokens that are masked; None means `data.mask_rate`.
   """
 
   fraction: float = _field(float)
@@ -269,7 +269,18 @@ class Phase(Section):
 
 @dataclasses.dataclass(frozen=True)
 class TaskData(Section):
-  """Names the data of a task; see `batches.open_task`."""
+  """Names the data of a task; see `batches.open_task`.
+
+  Attributes:
+    path: the task folder.
+    train: the name of the split to train on.
+    validation: the names of the splits to evaluate, separated by commas. The
+      first split decides which checkpoint is the best.
+    epochs: the number of epochs to train if `total_steps` is None.
+    shuffle: True for a new order of the rows in every epoch.
+    group: True to put rows of similar lengths into one batch.
+    buckets: the lengths that batches may have.
+  """
 
   path: str = _field(str)
   train: str = _field(str, "train")
@@ -524,7 +535,7 @@ def to_json(config: dict[str, Any], parsed: RunConfig) -> dict[str, Any]:
 def _check_sections(config: dict[str, Any]) -> None:
   """Raises UserError if a key of the top level is unknown or missing.
 
-  Also if a key that must be a section has a value of another type.
+  It also raises UserError if the value of a section's key is no section.
   """
   fields = {field.name: field for field in dataclasses.fields(RunConfig)}
   for key in config:
@@ -727,6 +738,7 @@ def check_builder(
       choice for choice in choices if choice not in SEGMENT_BUILDERS
     )
   elif name == "mlm" and objective.pairs is not False:
+    # With a loss on pairs, rows must have the labels of this loss.
     hint = ", or set objective.pairs=False" if builder in choices else ""
     choices = tuple(PAIR_NAMES)
   if builder not in choices:

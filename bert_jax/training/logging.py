@@ -122,6 +122,7 @@ def _add_step(spans: list[list[int]], step: int) -> None:
   """Adds a step to a list of spans, [first step, last step, interval]."""
   if spans:
     first, last, every = spans[-1]
+    # A span of one step gets its interval from the next step.
     if first == last and step > last:
       spans[-1] = [first, step, step - first]
       return

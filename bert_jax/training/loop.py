@@ -418,8 +418,7 @@ def save_checkpoint(
   """
   check_data_unchanged(setup)
   # `window` holds the sums since the last line of metrics.jsonl, `log` says
-  # which lines this file has, and `limit` is the loss above which a spike
-  # begins.
+  # which lines this file has, and a loss above `limit` is a spike.
   metadata = dict(
     phase=phase.index,
     data=position,

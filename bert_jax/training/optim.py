@@ -605,7 +605,7 @@ def build_schedule(
 ) -> Schedule:
   """Builds a schedule: a linear warm-up, then the decay with the given name.
 
-  * "bert": linear decay from the peak at step 0 to 0 at the last step. The
+  * "bert": linear decay from the peak at step 0 to 0 at `total_steps`. The
     warm-up ends at the peak, so the rate then jumps down to the decayed rate
     (google-research/bert optimization.py).
   * "electra": the decay of "bert". During warm-up, the decayed rate is

@@ -107,7 +107,7 @@ def build(
   )
   for feed in feeds:
     # If rows are longer than the position table, this raises an error now, and
-    # not at the first step. The shapes are equal in all phases.
+    # not at the first step. The parameters have equal shapes in all phases.
     boxed_params = jax.eval_shape(
       objective.init, jax.random.key(0), feed.shapes
     )

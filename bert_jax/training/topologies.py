@@ -62,6 +62,7 @@ class Generation:
 
 _LAYOUTS_2D = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
 _LAYOUTS_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
+# Name of a generation in the name of a slice -> the generation.
 GENERATIONS = {
   "v2": Generation("TPU v2", 2, _LAYOUTS_2D),
   "v3": Generation("TPU v3", 2, (*_LAYOUTS_2D, "16x32", "32x32")),
