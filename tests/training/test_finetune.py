@@ -619,7 +619,7 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned_run, tmp_path, capsys):
 def test_the_best_run_of_a_sweep_has_the_best_metric():
   outcomes = [
     sweep.Outcome(
-      sweep.PlannedRun({}, seed, {}),
+      sweep.PlannedRun(point={}, seed=seed, config={}),
       error,
       [dict(accuracy=number, loss=number)],
     )
@@ -632,7 +632,7 @@ def test_the_best_run_of_a_sweep_has_the_best_metric():
 
 
 def test_median_mean_and_deviation_of_a_sweep():
-  run = sweep.PlannedRun({}, 0, {})
+  run = sweep.PlannedRun(point={}, seed=0, config={})
   rows = [
     {"accuracy": accuracy, "predicted_labels": labels}
     for accuracy, labels in ((0.5, 1), (0.7, 2), (0.9, 2))

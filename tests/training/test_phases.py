@@ -34,7 +34,7 @@ def plan_default_phases(
     total_steps,
     batch_size,
     data,
-    {k: PHASE_SECTION | v for k, v in sections.items()},
+    {name: PHASE_SECTION | section for name, section in sections.items()},
   )
 
 
@@ -136,22 +136,41 @@ def test_bad_phases_are_refused(sections, data, message):
 
 
 def test_rows_that_hide_nothing_have_no_slots():
-  section = {k: v for k, v in PHASE_SECTION.items() if k != "max_predictions"}
+  section = {
+    key: value
+    for key, value in PHASE_SECTION.items()
+    if key != "max_predictions"
+  }
   for builder in ("lm", "elmo"):
     options = dict(builder=builder)
-    (phase,) = plan_phases(10, 4, options, dict(phase1=section))
+    (phase,) = plan_phases(
+      total_steps=10, batch_size=4, data=options, sections=dict(phase1=section)
+    )
     assert phase.data_options == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
-      plan_phases(10, 4, options, dict(phase1=PHASE_SECTION))
+      plan_phases(
+        total_steps=10,
+        batch_size=4,
+        data=options,
+        sections=dict(phase1=PHASE_SECTION),
+      )
   # For a builder that hides tokens, a phase must set the number of slots.
   with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
-    plan_phases(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
+    plan_phases(
+      total_steps=10,
+      batch_size=4,
+      data=dict(builder="bert_pairs"),
+      sections=dict(phase1=section),
+    )
 
 
 def test_too_few_slots_for_the_mask_rate_are_reported(
   tmp_path, capsys, monkeypatch, compilation_cache
 ):
-  """A run with too few slots starts: ALBERT's data have 20 for 512 tokens."""
+  """Starts a run with too few slots; it must only print a line about them.
+
+  ALBERT's published data have 20 slots for rows of 512 tokens.
+  """
   published_options = dict(length=512, max_predictions=20)
   assert recipes.slots_warning("albert_pairs", published_options) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
@@ -224,7 +243,7 @@ def test_each_phase_has_its_own_best_checkpoint(
   assert sorted(path.name for path in folder.iterdir()) == ["4", "6"]
   assert int(train.run(config, workdir).step) == 10
   assert sorted(path.name for path in folder.iterdir()) == ["10", "8"]
-  with checkpoint.Checkpointer.for_reading(workdir) as saver:
-    assert saver.best_step() == 8
+  with checkpoint.Checkpointer.for_reading(workdir) as checkpoints:
+    assert checkpoints.best_step() == 8
   metadata = json.loads((folder / "10/meta/metadata").read_text())
   assert metadata["best"] == 0.8

@@ -18,10 +18,10 @@ from bert_jax.weights.run_config import flatten
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 # Config -> the published numbers of layers, of units, of attention heads and of
-# millions of parameters. Those of tiny to medium include both pre-training
-# heads, and are rounded to a tenth of a million (Turc et al. 2019, table 1).
-# Those of base and large are rounded to ten millions (Devlin et al. 2019,
-# section 3).
+# millions of parameters. The parameters of tiny to medium include both
+# pre-training heads, and are rounded to a tenth of a million (Turc et al. 2019,
+# table 1). The parameters of base and large are rounded to ten millions (Devlin
+# et al. 2019, section 3).
 BERT_SIZES = {
   "bert:tiny": (2, 128, 2, 4.4),
   "bert:mini": (4, 256, 4, 11.3),
@@ -237,9 +237,30 @@ PUBLISHED_VALUES = {
   "albert:large_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 3_000_000},
   "albert:xlarge_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 3_000_000},
   "albert:xxlarge_v2": ALBERT_VALUES | NO_DROPOUT | {"total_steps": 3_000_000},
-  "electra:small": electra_values(128, 128, 19, 0.15, 5e-4, 1_000_000),
-  "electra:base": electra_values(256, 512, 79, 0.15, 2e-4, 766_000),
-  "electra:large": electra_values(2048, 512, 130, 0.25, 2e-4, 400_000),
+  "electra:small": electra_values(
+    batch_size=128,
+    length=128,
+    max_predictions=19,
+    mask_rate=0.15,
+    peak=5e-4,
+    total_steps=1_000_000,
+  ),
+  "electra:base": electra_values(
+    batch_size=256,
+    length=512,
+    max_predictions=79,
+    mask_rate=0.15,
+    peak=2e-4,
+    total_steps=766_000,
+  ),
+  "electra:large": electra_values(
+    batch_size=2048,
+    length=512,
+    max_predictions=130,
+    mask_rate=0.25,
+    peak=2e-4,
+    total_steps=400_000,
+  ),
   "spanbert:base": SPANBERT_VALUES,
   "spanbert:large": SPANBERT_VALUES,
   "distilbert:base": DISTILBERT_VALUES,
@@ -300,7 +321,11 @@ SMALL_CONFIGS = sorted(
 
 @pytest.mark.parametrize("name", [*PUBLISHED_VALUES, *SMALL_CONFIGS])
 def test_the_builder_gives_what_the_objective_needs(name):
-  """The rows of the builder have every key that the objective needs."""
+  """Initializes an objective with the batch shapes of its builder.
+
+  The batch must have every key that the objective needs. The models of
+  `ENCODER_SIZES` must have the expected number of parameters.
+  """
   config = topologies.with_published_vocabulary(
     config_lib.parse(load_config(name))
   )
@@ -309,7 +334,7 @@ def test_the_builder_gives_what_the_objective_needs(name):
   batch = topologies.batch_shapes(config.model.vocab_size, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in ENCODER_SIZES:
-    num_parameters = sum(x.size for x in jax.tree.leaves(shapes))
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     assert num_parameters == count_parameters(name, *ENCODER_SIZES[name])
   divisors = jax.eval_shape(objective.divisors, batch)
   assert set(objective.coefficients) <= set(divisors)
@@ -385,7 +410,7 @@ def test_bert_configs_have_the_published_numbers_of_parameters(name):
     run_config.model.vocab_size, phases.plan(run_config)[0]
   )
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
-  num_parameters = sum(x.size for x in jax.tree.leaves(shapes))
+  num_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
   tables = (vocab_size + 512 + 2) * hidden + 2 * hidden
   attention = 4 * (hidden * hidden + hidden) + 2 * hidden

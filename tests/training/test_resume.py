@@ -91,8 +91,8 @@ def arrays_of_checkpoint(workdir, step):
   path = workdir / "checkpoints" / str(step) / "state"
   tree = ocp.StandardCheckpointer().restore(path)
   return {
-    jax.tree_util.keystr(key_path): np.asarray(x)
-    for key_path, x in jax.tree_util.tree_leaves_with_path(tree)
+    jax.tree_util.keystr(key_path): np.asarray(array)
+    for key_path, array in jax.tree_util.tree_leaves_with_path(tree)
   }
 
 
@@ -135,11 +135,14 @@ def checkpoint_steps(workdir):
 
 
 def test_every_logged_step_has_one_row(uninterrupted_run):
-  """The row of a step has the learning rate of this step's update."""
+  """Reads the rows of metrics.jsonl.
+
+  The row of a step must have the learning rate of this step's update.
+  """
   train_rows = [
-    r for r in untimed_rows(uninterrupted_run) if r["split"] == "train"
+    row for row in untimed_rows(uninterrupted_run) if row["split"] == "train"
   ]
-  assert [r["step"] for r in train_rows] == [*range(7, 120, 7), 120]
+  assert [row["step"] for row in train_rows] == [*range(7, 120, 7), 120]
   # Rows count steps from 1, and the schedule counts from 0, so the row of step
   # s has the rate schedule(s - 1). The warm-up is 1% of 120 steps, so all rows
   # are in the decay.
@@ -148,7 +151,7 @@ def test_every_logged_step_has_one_row(uninterrupted_run):
     assert row["learning_rate"] == pytest.approx(expected_rate, rel=1e-5)
   arrays = arrays_of_checkpoint(uninterrupted_run, 120)
   step_counts = [
-    x for name, x in arrays.items() if "count" in name or "step" in name
+    array for name, array in arrays.items() if "count" in name or "step" in name
   ]
   assert step_counts and all(count == 120 for count in step_counts)
 
@@ -191,9 +194,9 @@ def test_a_run_stopped_by_sigterm_continues(
 def test_the_newest_and_the_best_checkpoints_are_kept(uninterrupted_run):
   """A run keeps its two newest checkpoints, and the best one of phase 2."""
   heldout_rows = [
-    r for r in untimed_rows(uninterrupted_run) if r["split"] == "heldout"
+    row for row in untimed_rows(uninterrupted_run) if row["split"] == "heldout"
   ]
-  assert [r["step"] for r in heldout_rows] == [25, 50, 75, 100, 120]
+  assert [row["step"] for row in heldout_rows] == [25, 50, 75, 100, 120]
   # In phase 2, only step 120 is evaluated, so its checkpoint is the best.
   rows_of_phase2 = [row for row in heldout_rows if row["step"] > 108]
   best_step = min(rows_of_phase2, key=lambda r: r["loss"])["step"]

@@ -50,10 +50,10 @@ def config_of(prepared, action="none", factor=1.5):
 @pytest.fixture
 def exploding_rate(monkeypatch):
   """Makes the learning rate of step 6 so high that the model diverges."""
-  build_schedule = optim.build_schedule
+  original_build_schedule = optim.build_schedule
 
   def build(total_steps, **options):
-    schedule = build_schedule(total_steps, **options)
+    schedule = original_build_schedule(total_steps, **options)
     return lambda step: jnp.where(
       step == STEP_BEFORE_SPIKE - 1, 100.0, schedule(step)
     )
@@ -62,14 +62,17 @@ def exploding_rate(monkeypatch):
 
 
 def best_and_kept_steps(workdir):
-  with checkpoint.Checkpointer.for_reading(str(workdir)) as saver:
-    return saver.best_step(), sorted(saver._manager.all_steps())
+  with checkpoint.Checkpointer.for_reading(str(workdir)) as checkpoints:
+    return checkpoints.best_step(), sorted(checkpoints._manager.all_steps())
 
 
 def test_a_diverged_checkpoint_is_never_the_best(
   data_folder, tmp_path, exploding_rate, capsys
 ):
-  """Steps 4, 8 and 12 are evaluated. The update of step 6 is too large."""
+  """Evaluates steps 4, 8 and 12; the update of step 6 is too large.
+
+  The best step must be 4, because the model has diverged at steps 8 and 12.
+  """
   train.run(config_of(data_folder), str(tmp_path / "run"))
   assert best_and_kept_steps(tmp_path / "run") == (4, [4, 10, 12])
   printed = capsys.readouterr().out
@@ -80,10 +83,10 @@ def test_a_diverged_checkpoint_is_never_the_best(
   train.run(config, str(tmp_path / "late"))
   assert best_and_kept_steps(tmp_path / "late") == (None, [10, 12])
   with (
-    checkpoint.Checkpointer.for_reading(str(tmp_path / "late")) as saver,
+    checkpoint.Checkpointer.for_reading(str(tmp_path / "late")) as checkpoints,
     pytest.raises(ValueError, match="no best checkpoint"),
   ):
-    saver.find_step("best")
+    checkpoints.find_step("best")
 
 
 def test_a_run_stops_before_a_spike(data_folder, tmp_path, exploding_rate):
@@ -107,10 +110,10 @@ def bad_batch(monkeypatch):
   """Multiplies the training loss of step 7 by 100."""
   from bert_jax.objectives import lm
 
-  build_lm = lm.build
+  original_build_lm = lm.build
 
   def build(model):
-    objective = build_lm(model)
+    objective = original_build_lm(model)
 
     def loss(params, teacher_params, carry, batch, rng, train):
       sums, carry = objective.loss(
@@ -140,17 +143,22 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   assert f"skipped: the updates of steps {STEP_BEFORE_SPIKE + 1} (loss" in (
     capsys.readouterr().out
   )
-  logged_rows = [r for r in untimed_rows(run_folder) if r["split"] == "train"]
-  skipped_by_step = {r["step"]: r.get("skipped_steps") for r in logged_rows}
+  logged_rows = [
+    row for row in untimed_rows(run_folder) if row["split"] == "train"
+  ]
+  skipped_by_step = {
+    row["step"]: row.get("skipped_steps") for row in logged_rows
+  }
   assert skipped_by_step == {
-    s: [STEP_BEFORE_SPIKE + 1] if s == 8 else None for s in range(2, 13, 2)
+    step: [STEP_BEFORE_SPIKE + 1] if step == 8 else None
+    for step in range(2, 13, 2)
   }
   # The logged means leave out the skipped step.
-  assert all(r["loss"] < 10 for r in logged_rows)
+  assert all(row["loss"] < 10 for row in logged_rows)
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
-  with checkpoint.Checkpointer.for_reading(str(run_folder)) as saver:
+  with checkpoint.Checkpointer.for_reading(str(run_folder)) as checkpoints:
     params_at_6, params_at_7, params_at_8 = (
-      saver.restore_params(step, setup.checkpoint_layout.params)[0]
+      checkpoints.restore_params(step, setup.checkpoint_layout.params)[0]
       for step in (
         STEP_BEFORE_SPIKE,
         STEP_BEFORE_SPIKE + 1,
@@ -161,7 +169,10 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   params_of_steps_7_and_8 = zip(
     jax.tree.leaves(params_at_7), jax.tree.leaves(params_at_8), strict=True
   )
-  assert all(not np.array_equal(x, y) for x, y in params_of_steps_7_and_8)
+  assert all(
+    not np.array_equal(array_at_7, array_at_8)
+    for array_at_7, array_at_8 in params_of_steps_7_and_8
+  )
   # A run that restarts from step 6 or 7 gives equal rows and parameters.
   for step in (STEP_BEFORE_SPIKE, STEP_BEFORE_SPIKE + 1):
     run_copy = tmp_path / f"again{step}"
@@ -171,12 +182,12 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
         shutil.rmtree(path)
     train.run(copy.deepcopy(config), str(run_copy))
     assert untimed_rows(run_copy) == untimed_rows(run_folder)
-    with checkpoint.Checkpointer.for_reading(str(run_copy)) as saver:
-      last_params = saver.restore_params(
+    with checkpoint.Checkpointer.for_reading(str(run_copy)) as checkpoints:
+      last_params = checkpoints.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]
-    with checkpoint.Checkpointer.for_reading(str(run_folder)) as saver:
-      expected_params = saver.restore_params(
+    with checkpoint.Checkpointer.for_reading(str(run_folder)) as checkpoints:
+      expected_params = checkpoints.restore_params(
         TOTAL_STEPS, setup.checkpoint_layout.params
       )[0]
     jax.tree.map(np.testing.assert_array_equal, last_params, expected_params)
@@ -213,7 +224,7 @@ def test_bad_options_are_refused(data_folder, spike, pattern):
 
 
 def test_the_limit_is_a_multiple_of_the_last_logged_loss():
-  detector = logging.SpikeDetector("skip", 1.5)
+  detector = logging.SpikeDetector("skip", factor=1.5)
   assert detector.value_to_save() is None and detector.step_arguments() == (
     np.inf,
   )
@@ -222,7 +233,10 @@ def test_the_limit_is_a_multiple_of_the_last_logged_loss():
     np.float32(6.0),
   )
   assert (
-    logging.SpikeDetector("skip", 1.5, detector.value_to_save()).max_loss == 6.0
+    logging.SpikeDetector(
+      "skip", factor=1.5, max_loss=detector.value_to_save()
+    ).max_loss
+    == 6.0
   )
   assert logging.SpikeDetector().step_arguments() == ()
   assert json.dumps(detector.value_to_save()) == "6.0"

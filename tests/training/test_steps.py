@@ -107,7 +107,7 @@ def test_tokens_have_the_same_weight_in_every_micro_batch(sums, counts, mean):
   """A mean of the means of the two micro-batches would be 2.0 or 2.5."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
   grads, means, _ = accumulated_gradients(
-    toy_objective(), {"kernel": jnp.ones(())}, batch, 2
+    toy_objective(), {"kernel": jnp.ones(())}, batch, micro_batches=2
   )
   assert float(means["loss_a"]) == pytest.approx(mean, abs=1e-6)
   assert float(grads["kernel"]) == pytest.approx(mean, abs=1e-6)
@@ -118,7 +118,9 @@ def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
   batch = make_batch([0, 0]) | {"pair_weights": np.zeros((2, 1), np.float32)}
   grads, means, _ = accumulated_gradients(objective, params, batch)
   assert all(float(mean) == 0.0 for mean in means.values())
-  assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads))
+  assert all(
+    not np.asarray(gradient).any() for gradient in jax.tree.leaves(grads)
+  )
 
 
 def test_row_without_targets_adds_nothing(objective, params):
@@ -127,21 +129,29 @@ def test_row_without_targets_adds_nothing(objective, params):
   batch["pair_weights"][0] = 0.0
   sums_with_row = accumulated_gradients(objective, params, batch)
   sums_without_row = accumulated_gradients(
-    objective, params, {k: v[1:] for k, v in batch.items()}
+    objective, params, {key: array[1:] for key, array in batch.items()}
   )
   assert_close(sums_with_row[:2], sums_without_row[:2], 1e-6)
 
 
 def test_the_schedule_counts_steps_not_micro_batches():
-  """3 steps of 4 micro-batches use only the 3 rates 0, 0.1 and 0.2."""
-  schedule = optim.build_schedule(11, "linear", 1.0, 10 / 11)
+  """Makes 3 steps of 4 micro-batches; the rates must be 0, 0.1 and 0.2."""
+  schedule = optim.build_schedule(11, "linear", peak=1.0, warmup=10 / 11)
   optimizer = optim.build_optimizer(
-    schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
+    schedule,
+    "adamw_bert",
+    b1=0.0,
+    b2=0.0,
+    epsilon=1e-9,
+    weight_decay=0.0,
+    clip_norm=0.0,
   )
-  batch = {k: jnp.ones(4) for k in ("sum", "count", "sequence_ids")}
+  batch = {key: jnp.ones(4) for key in ("sum", "count", "sequence_ids")}
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
-  step = steps.make_train_step(toy_objective(), optimizer, schedule, 4)
+  step = steps.make_train_step(
+    toy_objective(), optimizer, schedule, num_micro_batches=4
+  )
   rates, kernels = [], []
   for _ in range(3):
     state, metrics = step(state, {}, batch, jax.random.key(0))
@@ -157,14 +167,20 @@ def test_the_schedule_counts_steps_not_micro_batches():
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_padding_is_a_share_of_all_positions(micro_batches):
   """The metric `padding` is the share of the padding in the whole batch."""
-  schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
+  schedule = optim.build_schedule(11, "linear", peak=1.0, warmup=0.5)
   optimizer = optim.build_optimizer(
-    schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
+    schedule,
+    "adamw_bert",
+    b1=0.0,
+    b2=0.0,
+    epsilon=1e-9,
+    weight_decay=0.0,
+    clip_norm=0.0,
   )
   lengths = np.array([8, 1, 3, 0])
   # As in packed rows, some tokens have sequence numbers above 1.
   sequences = (np.arange(8) < lengths[:, None]) * np.array([[2], [1], [3], [1]])
-  batch = {k: jnp.ones(4) for k in ("sum", "count")}
+  batch = {key: jnp.ones(4) for key in ("sum", "count")}
   batch["sequence_ids"] = jnp.asarray(sequences, jnp.int32)
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
@@ -177,16 +193,19 @@ def test_padding_is_a_share_of_all_positions(micro_batches):
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
-  """The mean over the steps is logged to all three outputs.
+  """Logs the padding of two steps.
 
-  The outputs are metrics.jsonl, the printed lines and TensorBoard.
+  metrics.jsonl, the printed line and TensorBoard must have its mean.
   """
   step_sums = logging.StepSums()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   row["flops_per_step"] = 1.0
   step_sums.add(1, row | {"padding": 0.125})
   step_sums.add(2, row | {"padding": 0.5, "tokens": 7.0})
-  log, board_values = logging.Logger(str(tmp_path), 0, 10), {}
+  log, board_values = (
+    logging.Logger(str(tmp_path), start_step=0, total_steps=10),
+    {},
+  )
   monkeypatch.setattr(
     log._event_writer,
     "write_event",
@@ -320,8 +339,8 @@ def test_step_sums_names_the_step_of_a_loss_that_is_not_finite():
 
 def test_step_sums_continue_after_a_restart():
   metrics = [
-    {"loss": x, "grad_norm": 1.0, "learning_rate": x / 10, "tokens": 5.0}
-    for x in (1.0, 2.0, 6.0)
+    {"loss": loss, "grad_norm": 1.0, "learning_rate": loss / 10, "tokens": 5.0}
+    for loss in (1.0, 2.0, 6.0)
   ]
   step_sums = logging.StepSums()
   step_sums.add(1, metrics[0])
@@ -355,7 +374,13 @@ def test_every_axis_of_the_state_has_a_rule():
     "layer_groups",
   }
   optimizer = optim.build_optimizer(
-    lambda s: 0.1, "adamw_bert", 0.9, 0.999, 1e-6, 0.01, 1.0
+    lambda s: 0.1,
+    "adamw_bert",
+    b1=0.9,
+    b2=0.999,
+    epsilon=1e-6,
+    weight_decay=0.01,
+    clip_norm=1.0,
   )
   mesh = sharding.make_mesh()
   with sharding.use_mesh(mesh):

@@ -15,7 +15,9 @@ from bert_jax.training import evaluate_task, sweep
 
 def make_outcome(seed, error=None, **metrics):
   rows = [{"step": 9, "split": "heldout", **metrics}] if metrics else []
-  return sweep.Outcome(sweep.PlannedRun({}, seed, {}), error, rows)
+  return sweep.Outcome(
+    sweep.PlannedRun(point={}, seed=seed, config={}), error, rows
+  )
 
 
 def test_a_run_without_a_finite_metric_has_failed(tmp_path):
@@ -54,21 +56,34 @@ def test_runs_that_predict_one_tag_only_are_counted(tag, num_labels):
     for i, text in enumerate(tiny_tasks.random_sentences(4))
   ]
   encoded_examples = prepare_task.encode_examples(
-    task, examples, vocabulary, 16
+    task, examples, vocabulary, length=16
   )
   row_lengths = np.diff(encoded_examples.rows.starts)
   logits = [np.tile([1.0, 0.0, 0.0], (length, 1)) for length in row_lengths]
   # Token 1 is the first word; token 0 is [CLS].
   logits[0][1, task.labels.index(tag)] = 2.0
   split = Split(
-    "validation", task, 0, encoded_examples.rows, examples, (16,), ()
+    name="validation",
+    task=task,
+    pad=0,
+    rows=encoded_examples.rows,
+    examples=examples,
+    buckets=(16,),
+    pieces=(),
   )
 
   def evaluator(*_):
     return logits, {"task_loss": 0.5}
 
   state = SimpleNamespace(step=1)
-  scores = evaluate_task.evaluate_splits(evaluator, state, {}, [split], 4, {})
+  scores = evaluate_task.evaluate_splits(
+    evaluator,
+    state,
+    teacher_params={},
+    splits=[split],
+    batch_size=4,
+    coefficients={},
+  )
   assert scores["predicted_labels"] == num_labels
   (row,) = sweep.summarise([make_outcome(0, **scores)], "tagging_f1")
   assert row["constant"] == (num_labels == 1)

@@ -20,16 +20,18 @@ def make_state(**layers):
 def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
   """A run whose loss becomes worse resumes from its last step, not its best."""
   state = make_state()
-  with Checkpointer(str(tmp_path), keep=1) as saver:
+  with Checkpointer(str(tmp_path), keep=1) as checkpoints:
     for step, loss in ((100, 0.6), (200, 0.7), (300, 0.8), (400, 0.9)):
       state = state.replace(step=jnp.int32(step))
-      saver.save(step, state, {"best": 0.6}, loss)
-    saver.save(450, state.replace(step=jnp.int32(450)), {"best": 0.6}, None)
-  with Checkpointer(str(tmp_path), keep=1) as saver:
-    assert saver.latest_step() == 450
-    assert saver.best_step() == 100
+      checkpoints.save(step, state, {"best": 0.6}, loss)
+    checkpoints.save(
+      450, state.replace(step=jnp.int32(450)), {"best": 0.6}, None
+    )
+  with Checkpointer(str(tmp_path), keep=1) as checkpoints:
+    assert checkpoints.latest_step() == 450
+    assert checkpoints.best_step() == 100
     for step in (100, 450):
-      restored, meta = saver.restore(step, state)
+      restored, meta = checkpoints.restore(step, state)
       assert int(restored.step) == step
       assert meta["best"] == 0.6
 
@@ -43,26 +45,32 @@ def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   records_by_name: dict[str, list] = {"with": [], "after": []}
   for name, records in records_by_name.items():
-    with Checkpointer(str(tmp_path / name), keep=keep, keep_best=2) as saver:
+    with Checkpointer(
+      str(tmp_path / name), keep=keep, keep_best=2
+    ) as checkpoints:
       for step, loss in enumerate(losses):
         state = make_state().replace(step=jnp.int32(step))
         meta = dict(best=loss, pending=False)
         if name == "with":
-          saver.save(step, state, meta, loss)
-          saver.wait()
+          checkpoints.save(step, state, meta, loss)
+          checkpoints.wait()
         else:
-          saver.save(step, state, {"best": None, "pending": True}, None)
-          saver.add_evaluation(step, meta, loss, 0)
-        kept_steps = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
-        metas = [saver.read_metadata(step) for step in kept_steps]
-        records.append((kept_steps, saver.best_step(), metas))
+          checkpoints.save(step, state, {"best": None, "pending": True}, None)
+          checkpoints.add_evaluation(step, meta, loss, phase=0)
+        kept_steps = sorted(
+          int(path.name) for path in tmp_path.glob(f"{name}/*/*")
+        )
+        metas = [checkpoints.read_metadata(step) for step in kept_steps]
+        records.append((kept_steps, checkpoints.best_step(), metas))
     # A new Checkpointer finds the same best step.
-    with Checkpointer(str(tmp_path / name), keep=keep) as saver:
-      assert saver.best_step() == records[-1][1] == 7
+    with Checkpointer(str(tmp_path / name), keep=keep) as checkpoints:
+      assert checkpoints.best_step() == records[-1][1] == 7
   assert records_by_name["with"] == records_by_name["after"]
-  with Checkpointer(str(tmp_path / "after"), keep=keep, keep_best=2) as saver:
-    saver.remove(8)
-    assert saver.latest_step() == 7
+  with Checkpointer(
+    str(tmp_path / "after"), keep=keep, keep_best=2
+  ) as checkpoints:
+    checkpoints.remove(8)
+    assert checkpoints.latest_step() == 7
 
 
 def test_the_best_step_is_of_the_latest_phase(tmp_path):
@@ -70,13 +78,13 @@ def test_the_best_step_is_of_the_latest_phase(tmp_path):
   saves = ((100, 0.4, 0), (200, 0.9, 1), (300, 0.7, 1), (400, 0.8, 1))
   best_steps = []
   for step, loss, phase in saves:
-    with Checkpointer(str(tmp_path), keep=1) as saver:
+    with Checkpointer(str(tmp_path), keep=1) as checkpoints:
       state = make_state().replace(step=jnp.int32(step))
-      saver.save(step, state, {}, loss, phase)
-      saver.wait()
-      best_steps.append(saver.best_step())
+      checkpoints.save(step, state, {}, loss, phase)
+      checkpoints.wait()
+      best_steps.append(checkpoints.best_step())
   assert best_steps == [100, 200, 300, 300]
-  assert sorted(p.name for p in tmp_path.glob("checkpoints/*")) == [
+  assert sorted(path.name for path in tmp_path.glob("checkpoints/*")) == [
     "300",
     "400",
   ]
@@ -94,46 +102,48 @@ def test_the_best_step_is_of_the_latest_phase(tmp_path):
 )
 def test_parameters_that_do_not_fit_are_refused(tmp_path, layers, message):
   """The model has more, fewer, larger, smaller or renamed parameters."""
-  with Checkpointer(str(tmp_path)) as saver:
-    saver.save(1, make_state(), {}, None)
-    saver.wait()
+  with Checkpointer(str(tmp_path)) as checkpoints:
+    checkpoints.save(1, make_state(), {}, None)
+    checkpoints.wait()
     other_state = make_state(**layers)
     with pytest.raises(ValueError, match=message):
-      saver.restore(1, other_state)
+      checkpoints.restore(1, other_state)
     with pytest.raises(ValueError, match=message.replace("params/", "")):
-      saver.restore_params(None, other_state.params)
+      checkpoints.restore_params(None, other_state.params)
 
 
 def test_values_and_dtypes_are_restored(tmp_path):
   state = make_state()
-  with Checkpointer(str(tmp_path)) as saver:
-    saver.save(1, state, {"data": {"epoch": 3}}, None)
-    saver.wait()
+  with Checkpointer(str(tmp_path)) as checkpoints:
+    checkpoints.save(1, state, {"data": {"epoch": 3}}, None)
+    checkpoints.wait()
     zeros = jax.tree.map(jnp.zeros_like, state)
-    restored, meta = saver.restore(1, zeros)
+    restored, meta = checkpoints.restore(1, zeros)
     assert meta["data"] == {"epoch": 3}
     jax.tree.map(np.testing.assert_array_equal, restored, state)
-    params, step = saver.restore_params(1, zeros.params)
+    params, step = checkpoints.restore_params(1, zeros.params)
     assert step == 1
     jax.tree.map(np.testing.assert_array_equal, params, state.params)
     with pytest.raises(ValueError, match="no step 7, only 1"):
-      saver.restore_params(7, zeros.params)
+      checkpoints.restore_params(7, zeros.params)
 
 
 def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
   """A save continues while later steps reuse the buffers of the state."""
   add = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
   state = {"kernel": jnp.zeros((512, 1024))}
-  with Checkpointer(str(tmp_path), keep=50) as saver:
+  with Checkpointer(str(tmp_path), keep=50) as checkpoints:
     for step in range(1, 9):
       state = add(state)
-      saver.save(step, TrainState(jnp.int32(step), state, {}, {}), {}, None)
+      checkpoints.save(
+        step, TrainState(jnp.int32(step), state, {}, {}), {}, None
+      )
       for _ in range(3):
         state = add(state)
-    saver.wait()
+    checkpoints.wait()
     template = TrainState(jnp.int32(0), state, {}, {})
     for step in range(1, 9):
-      restored, _ = saver.restore(step, template)
+      restored, _ = checkpoints.restore(step, template)
       kernel = np.asarray(restored.params["kernel"])
       assert (kernel == 4 * step - 3).all()
 

@@ -31,26 +31,26 @@ def assert_refused(path, expected_texts, family="bert", tower=None):
 
 
 def arrays_without(arrays, *keys):
-  return {k: v for k, v in arrays.items() if k not in keys}
+  return {key: array for key, array in arrays.items() if key not in keys}
 
 
 def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
-  tensors = tiny_hf.constant_arrays(CLASS_NAME)
+  intact_arrays = tiny_hf.constant_arrays(CLASS_NAME)
   # No array is padded, cut or broadcast to fit.
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
-    arrays = tensors | {QUERY_KERNEL_NAME: np.ones(shape, np.float32)}
+    arrays = intact_arrays | {QUERY_KERNEL_NAME: np.ones(shape, np.float32)}
     expected_texts = [QUERY_KERNEL_NAME, f"has shape {list(shape)}, not [8, 8]"]
     assert_refused(
       tiny_hf.write_folder(tmp_path / f"shape{i}", CLASS_NAME, arrays),
       expected_texts,
     )
-  arrays = arrays_without(tensors, QUERY_KERNEL_NAME)
+  arrays = arrays_without(intact_arrays, QUERY_KERNEL_NAME)
   assert_refused(
     tiny_hf.write_folder(tmp_path / "missing", CLASS_NAME, arrays),
     f"{QUERY_KERNEL_NAME} is missing",
   )
   renamed_arrays = arrays | {
-    "bert.encoder.layer.1.attention.q": tensors[QUERY_KERNEL_NAME]
+    "bert.encoder.layer.1.attention.q": intact_arrays[QUERY_KERNEL_NAME]
   }
   expected_texts = [
     f"{QUERY_KERNEL_NAME} is missing",
@@ -61,19 +61,20 @@ def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
     expected_texts,
   )
   extra_arrays = {
-    k.replace("layer.1.", "layer.2."): v for k, v in tensors.items()
+    key.replace("layer.1.", "layer.2."): array
+    for key, array in intact_arrays.items()
   }
   expected_texts = [
     "bert.encoder.layer.2.attention.self.value.bias belongs to no parameter"
   ]
   assert_refused(
     tiny_hf.write_folder(
-      tmp_path / "extra", CLASS_NAME, tensors | extra_arrays
+      tmp_path / "extra", CLASS_NAME, intact_arrays | extra_arrays
     ),
     expected_texts,
   )
   path = tiny_hf.write_folder(
-    tmp_path / "deeper", CLASS_NAME, tensors, num_hidden_layers=3
+    tmp_path / "deeper", CLASS_NAME, intact_arrays, num_hidden_layers=3
   )
   assert_refused(
     path, ["layer.2.attention.self.query.weight is missing", "more"]
@@ -82,7 +83,8 @@ def test_missing_extra_renamed_and_misshapen_arrays_are_named(tmp_path):
 
 def test_a_common_prefix_of_all_names_is_named(tmp_path):
   arrays = {
-    f"model.{k}": v for k, v in tiny_hf.constant_arrays(CLASS_NAME).items()
+    f"model.{key}": array
+    for key, array in tiny_hf.constant_arrays(CLASS_NAME).items()
   }
   expected_text = "all names in it begin with 'model.'; remove this prefix."
   assert_refused(
@@ -96,16 +98,18 @@ def test_the_error_names_the_missing_array(tmp_path):
   config = hf.read(tiny_hf.write_folder(tmp_path / "hf", name), "albert").config
   shapes = from_config.param_shapes(config)
   rules = hf_tasks.rules_of(config, "albert.")
-  tensors = tiny_hf.constant_arrays(name)
-  assert len(tensors) == 48
-  for key in tensors:
-    with pytest.raises(ValueError) as caught:
-      mapping.to_params(rules, arrays_without(tensors, key), shapes, (), "file")
-    assert str(caught.value) == f"file: {key} is missing."
+  intact_arrays = tiny_hf.constant_arrays(name)
+  assert len(intact_arrays) == 48
+  for key in intact_arrays:
+    with pytest.raises(ValueError) as error:
+      mapping.to_params(
+        rules, arrays_without(intact_arrays, key), shapes, (), "file"
+      )
+    assert str(error.value) == f"file: {key} is missing."
 
 
 def test_copies_must_equal_their_originals(tmp_path):
-  tensors = tiny_hf.constant_arrays(CLASS_NAME)
+  intact_arrays = tiny_hf.constant_arrays(CLASS_NAME)
   for key, original in (
     (
       "cls.predictions.decoder.weight",
@@ -113,10 +117,10 @@ def test_copies_must_equal_their_originals(tmp_path):
     ),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
   ):
-    copy = tensors[original].copy()
-    copy.flat[3] += 1e-6 + 1
+    changed_copy = intact_arrays[original].copy()
+    changed_copy.flat[3] += 1e-6 + 1
     path = tiny_hf.write_folder(
-      tmp_path / key, CLASS_NAME, tensors | {key: copy}
+      tmp_path / key, CLASS_NAME, intact_arrays | {key: changed_copy}
     )
     assert_refused(path, [f"{key} differs from {original}"])
 
@@ -251,7 +255,7 @@ def write_both_towers(path, **options):
   """
   generator_fields = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.array_shapes("ElectraForMaskedLM", f=32)
-  arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
+  arrays = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
   tiny_hf.write_folder(
     path / "generator",
     "ElectraForMaskedLM",
@@ -259,7 +263,7 @@ def write_both_towers(path, **options):
     **generator_fields | options,
   )
   shapes = tiny_hf.array_shapes("ElectraForPreTraining")
-  arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
+  arrays = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
   tiny_hf.write_folder(path / "discriminator", "ElectraForPreTraining", arrays)
   return path
 
@@ -283,7 +287,8 @@ def test_towers_that_do_not_fit_are_refused(tmp_path):
   )
   weights_path = str(both_path / "generator" / "model.safetensors")
   arrays = {
-    k: np.array(v) for k, v in model_folder.read_tensors(weights_path).items()
+    key: np.array(array)
+    for key, array in model_folder.read_tensors(weights_path).items()
   }
   arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
   model_folder.write_tensors(weights_path, arrays)
@@ -328,9 +333,9 @@ def test_commands_that_are_refused_write_nothing(tmp_path):
     ([*flags_to_hf, path, "--output", new_path], "convert the model first"),
   ):
     names_before = names_in(tmp_path)
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit) as error:
       convert(*arguments)
-    assert str(caught.value).startswith("error: ") and word in str(caught.value)
+    assert str(error.value).startswith("error: ") and word in str(error.value)
     assert names_in(tmp_path) == names_before
   assert names_in(full_path) == ["mine"]
 
@@ -367,9 +372,9 @@ def test_bad_converted_folders_are_refused(tmp_path):
     (weights.arrays | {bias_path: np.ones(8, np.float16)}, "is float16"),
   ):
     model_folder.write_tensors(f"{path}/model.safetensors", arrays)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as error:
       model_folder.read(path)
-    assert word in str(caught.value)
+    assert word in str(error.value)
   for change, word in (
     ({"format_version": 2}, "format_version is 2"),
     ({"task": "poetry"}, "task 'poetry'"),
@@ -381,9 +386,9 @@ def test_bad_converted_folders_are_refused(tmp_path):
   ):
     config = json.dumps(weights.config | change)
     (tmp_path / "ours" / "config.json").write_text(config)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as error:
       model_folder.read(path)
-    assert word in str(caught.value)
+    assert word in str(error.value)
   with pytest.raises(ValueError, match="is missing"):
     model_folder.write(
       str(tmp_path / "bad"),

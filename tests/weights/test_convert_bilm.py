@@ -95,7 +95,9 @@ def test_files_that_do_not_fit_are_named(tmp_path):
       bilm.read(path, "elmo")
 
   shapes_without_bias = {
-    k: v for k, v in SHAPE_BY_NAME.items() if k != "CNN_proj/b_proj"
+    name: shape
+    for name, shape in SHAPE_BY_NAME.items()
+    if name != "CNN_proj/b_proj"
   }
   assert_refused("CNN_proj/b_proj is missing", shapes_without_bias)
   assert_refused(
@@ -152,7 +154,9 @@ def test_unsupported_options_are_named(section, field, setting):
   with pytest.raises(ValueError, match=f"^o.json: {name} is .*must be"):
     bilm.read_options(changed_options, "o.json")
   remaining_fields = {
-    k: v for k, v in FULL_OPTIONS[section].items() if k != field
+    option: value
+    for option, value in FULL_OPTIONS[section].items()
+    if option != field
   }
   with pytest.raises(ValueError, match=f"^o.json has no {name};"):
     bilm.read_options(FULL_OPTIONS | {section: remaining_fields}, "o.json")

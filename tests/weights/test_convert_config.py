@@ -142,7 +142,7 @@ def test_unsupported_models_are_refused(name, options, tmp_path):
 
 
 _SHARE_LIMITS = "it must be a number from 0 to below 1."
-_ROW_LIMITS = "it must be a whole number from 0 to below 20."
+_PAD_ID_LIMITS = "it must be a whole number from 0 to below 20."
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ _ROW_LIMITS = "it must be a whole number from 0 to below 20."
       CLASSIFIER_CLASS,
       "pad_token_id",
       (-1, math.nan, 10**9, 20, 1.0, True),
-      _ROW_LIMITS,
+      _PAD_ID_LIMITS,
     ),
     ("RobertaForMaskedLM", "pad_token_id", (-1, 9, None), "it must be"),
     (
@@ -295,7 +295,10 @@ def test_the_dropout_of_a_classifier_is_read_and_written(
 
 
 def test_labels_are_read_in_the_order_of_their_ids(tmp_path):
-  """The rows of the classifier keep their order."""
+  """Reads and writes the names of three labels in two orders.
+
+  The order must follow the ids, and the classifier's weights must not change.
+  """
   orders = (["a", "b", "c"], ["c", "a", "b"])
   for labels in orders:
     # The keys in JSON are strings and may have any order.
@@ -309,8 +312,10 @@ def test_labels_are_read_in_the_order_of_their_ids(tmp_path):
     )
     assert weights.config["labels"] == labels
     fields = write_fields(tmp_path / f"{folder}-back", weights)
-    assert fields["id2label"] == {str(i): x for i, x in enumerate(labels)}
-    assert fields["label2id"] == {x: i for i, x in enumerate(labels)}
+    assert fields["id2label"] == {
+      str(i): label for i, label in enumerate(labels)
+    }
+    assert fields["label2id"] == {label: i for i, label in enumerate(labels)}
     old_arrays, new_arrays = (
       model_folder.read_tensors(str(tmp_path / name / "model.safetensors"))
       for name in (folder, f"{folder}-back")

@@ -9,8 +9,9 @@ import tiny_hf
 
 from bert_jax.weights import hf, hf_files, model_folder
 
-# Each pair has a pattern of names in the file and the path of the parameter. In
-# the path, {} stands for kernel, bias or scale.
+# Each pair has a pattern for the names of arrays in a file, and the path of the
+# parameter that such an array becomes. In the path, {} stands for kernel, bias
+# or scale.
 PATTERNS_AND_PATHS = [
   (r"(word_embeddings|tokens_embed)\.", "encoder/embeddings/word/embedding"),
   (
@@ -95,7 +96,9 @@ def path_of(key, is_in_tower):
 def test_every_array_becomes_its_parameter(name, tmp_path):
   path, family = tmp_path / "hf", tiny_hf.family_of(name)
   weights = hf.read(tiny_hf.write_folder(path, name), family)
-  expected = {p: np.zeros_like(a) for p, a in weights.arrays.items()}
+  expected = {
+    target: np.zeros_like(array) for target, array in weights.arrays.items()
+  }
   for key, array in tiny_hf.constant_arrays(name).items():
     constant = array.flat[0]
     if "c_attn" in key:
@@ -146,10 +149,10 @@ def test_kernels_are_transposed_and_split_by_heads(tmp_path):
   path = tiny_hf.write_folder(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
   params = hf.read(path, "gpt").arrays
   fused_kernel = arrays["transformer.h.0.attn.c_attn.weight"]
-  for n, name in enumerate(("query", "key", "value")):
+  for part, name in enumerate(("query", "key", "value")):
     kernel = params[f"encoder/layers/layer/attention/{name}/kernel"]
     np.testing.assert_array_equal(
-      kernel[0].reshape(8, 8), fused_kernel[:, 8 * n : 8 * n + 8]
+      kernel[0].reshape(8, 8), fused_kernel[:, 8 * part : 8 * part + 8]
     )
 
 
@@ -200,9 +203,10 @@ def with_renamed_arrays(arrays, *patterns_and_replacements):
 
 
 def test_other_names_of_the_arrays_give_the_same_model(tmp_path):
-  """Arrays may have old names or no prefix, have copies, or be in shards.
+  """Reads one model from files with other names of its arrays.
 
-  A file may also have buffers, which are skipped.
+  The names are old, lack the prefix, name copies and buffers, or name the bias
+  of the decoder; or the arrays are in shards. The parameters must not differ.
   """
   name = "BertForMaskedLM"
   arrays = random_arrays(name)
@@ -217,7 +221,7 @@ def test_other_names_of_the_arrays_give_the_same_model(tmp_path):
     "bert.embeddings.position_ids": np.arange(10)[None],
   }
   without_bias = {
-    k: v for k, v in arrays.items() if k != "cls.predictions.bias"
+    key: array for key, array in arrays.items() if key != "cls.predictions.bias"
   }
   arrays_by_spelling = {
     "old": with_renamed_arrays(
@@ -230,9 +234,9 @@ def test_other_names_of_the_arrays_give_the_same_model(tmp_path):
   for spelling, file_arrays in arrays_by_spelling.items():
     path = tiny_hf.write_folder(tmp_path / spelling, name, file_arrays)
     weights = hf.read(path, "bert")
-    for path, array in expected.arrays.items():
+    for parameter_path, array in expected.arrays.items():
       np.testing.assert_array_equal(
-        weights.arrays[path], array, err_msg=spelling
+        weights.arrays[parameter_path], array, err_msg=spelling
       )
     skipped_names = sorted(copies) if spelling == "copies" else []
     skipped_names = (
@@ -244,7 +248,9 @@ def test_other_names_of_the_arrays_give_the_same_model(tmp_path):
   (shards / "model.safetensors").unlink()
   shard_by_key = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
   for shard in ("0.safetensors", "1.safetensors"):
-    shard_arrays = {k: v for k, v in arrays.items() if shard_by_key[k] == shard}
+    shard_arrays = {
+      key: array for key, array in arrays.items() if shard_by_key[key] == shard
+    }
     model_folder.write_tensors(str(shards / shard), shard_arrays)
   index = shards / "model.safetensors.index.json"
   index.write_text(json.dumps({"weight_map": shard_by_key}))
@@ -305,7 +311,10 @@ def test_arrays_of_two_dtypes_are_written_in_the_wider_one(tmp_path):
 
 
 def test_only_a_masked_lm_keeps_a_pooler_that_its_head_does_not_read(tmp_path):
-  """A masked LM keeps the pooler; RoBERTa's classifier drops it."""
+  """Reads RoBERTa with a pooler, as a masked LM and as a classifier.
+
+  The masked LM must keep the pooler, and the classifier must drop it.
+  """
   pooler_arrays = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
     "roberta.pooler.dense.bias": np.ones(8, np.float32),

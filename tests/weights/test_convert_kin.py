@@ -80,14 +80,16 @@ def roberta_files_and_model(request, sentencepiece_path, tmp_path_factory):
     json.dumps({"tokenizer_class": request.param})
   )
   tokenizer = getattr(transformers, request.param).from_pretrained(str(path))
-  cls = getattr(transformers, f"{class_prefix}ForMaskedLM")
+  model_class = getattr(transformers, f"{class_prefix}ForMaskedLM")
   sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
   sizes |= dict(
     intermediate_size=32, max_position_embeddings=34, pad_token_id=1
   )
   sizes |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
   torch.manual_seed(0)
-  model = cls(cls.config_class(vocab_size=len(tokenizer), **sizes)).eval()
+  model = model_class(
+    model_class.config_class(vocab_size=len(tokenizer), **sizes)
+  ).eval()
   with torch.no_grad():
     for parameter in model.parameters():
       parameter.normal_(0.0, 0.3)
@@ -138,7 +140,7 @@ def test_ids_of_fairseq_are_those_of_transformers(
     assert loaded_tokenizer.encode(text).ids == ids, text
   pair = tokenizer("a b", "c")["input_ids"]
   assert loaded_tokenizer.encode("a b", "c").ids == pair
-  texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
+  texts = [np.array(opened.encode_batch([text])[0]) for text in ("a b", "c")]
   row = np.concatenate(layouts.lay_out(layout, texts, 20).id_arrays)
   assert row.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
@@ -178,14 +180,14 @@ def test_camembert_and_xlm_roberta_are_read_as_roberta(
   flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
   flags += ["--output", str(tmp_path / "out.jsonl"), "--model", str(path)]
   run_command("predict", *flags)
-  row = json.loads((tmp_path / "out.jsonl").read_text())
+  prediction = json.loads((tmp_path / "out.jsonl").read_text())
   encoded = tokenizer("the cat <mask> on", return_tensors="pt")
   with torch.no_grad():
     logits = model(**encoded).logits[0]
   position = encoded["input_ids"][0].tolist().index(tokenizer.mask_token_id)
   probabilities = torch.softmax(logits[position], -1)
   best_id = int(probabilities.argmax())
-  candidate = row["masks"][0][0]
+  candidate = prediction["masks"][0][0]
   assert candidate["token"] == tokenizer.convert_ids_to_tokens(best_id)
   probability = pytest.approx(float(probabilities[best_id]), rel=1e-4)
   assert candidate["probability"] == probability
@@ -236,10 +238,10 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
 
 
 def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
-  cls = transformers.BertForNextSentencePrediction
+  model_class = transformers.BertForNextSentencePrediction
   torch.manual_seed(0)
   fields = tiny_hf.config_json("BertModel")
-  model = cls(transformers.BertConfig(**fields)).eval()
+  model = model_class(transformers.BertConfig(**fields)).eval()
   model.save_pretrained(tmp_path / "hf")
   loaded = loading.open_model(str(tmp_path / "hf"))
   assert loaded.config["task"] == "next_sentence"
@@ -258,7 +260,7 @@ def test_a_model_for_next_sentences_is_read_and_written(tmp_path):
   )
   weights = model_folder.read(str(tmp_path / "ours"))
   hf.write(str(tmp_path / "back"), weights)
-  reopened = cls.from_pretrained(tmp_path / "back").eval()
+  reopened = model_class.from_pretrained(tmp_path / "back").eval()
   for parameter, reopened_parameter in zip(
     model.parameters(), reopened.parameters(), strict=True
   ):
@@ -297,7 +299,7 @@ def test_without_architectures_the_arrays_tell_the_task(tmp_path):
     path = tiny_hf.write_folder(tmp_path / name, name, drop=["architectures"])
     complete_path = tiny_hf.write_folder(tmp_path / f"{name}2", name)
     config, complete_config = (
-      hf.read(x, "bert").config for x in (path, complete_path)
+      hf.read(folder, "bert").config for folder in (path, complete_path)
     )
     assert config["task"] == complete_config["task"]
     assert config["head"] == complete_config["head"]
@@ -320,7 +322,9 @@ def test_weights_outside_onnx_are_fetched_from_the_hub(
     safetensors = repository / folder / "model.safetensors"
     if weight_files != "safe":
       arrays = model_folder.read_tensors(str(safetensors))
-      tensors = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+      tensors = {
+        key: torch.from_numpy(np.array(array)) for key, array in arrays.items()
+      }
       torch.save(tensors, repository / folder / "pytorch_model.bin")
       safetensors.unlink()
   onnx = repository / "onnx" / "model.safetensors"

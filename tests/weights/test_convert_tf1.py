@@ -322,9 +322,12 @@ def test_electra_without_a_config_is_read(electra_release, tower, capsys):
   else:
     assert used_names | unused_names == arrays.keys()
     assert any(
-      n.startswith(f"{other_tower[tower]}_predictions/") for n in unused_names
+      name.startswith(f"{other_tower[tower]}_predictions/")
+      for name in unused_names
     )
-    shared_names = {n for n in arrays if n.startswith("electra/embeddings/")}
+    shared_names = {
+      name for name in arrays if name.startswith("electra/embeddings/")
+    }
     assert shared_names <= used_names and len(shared_names) == 5
 
 

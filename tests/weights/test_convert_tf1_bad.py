@@ -33,8 +33,8 @@ def convert(capsys, source, output):
   flags = ["--family", "bert", "--from", "tf1", "--model", str(source)]
   try:
     execute(["convert", *flags, "--output", str(output)])
-  except SystemExit as e:
-    return e.code
+  except SystemExit as error:
+    return error.code
   return capsys.readouterr().out
 
 
@@ -71,7 +71,9 @@ CHANGES_AND_MESSAGES = {
   "missing": (lambda v: v.pop(QUERY_NAME), [f"{QUERY_NAME} is missing"]),
   "missing norm": (lambda v: v.pop(NORM_NAME), [f"{NORM_NAME} is missing"]),
   "missing pooler": (
-    lambda v: [v.pop(f"bert/pooler/dense/{p}") for p in ("kernel", "bias")],
+    lambda v: [
+      v.pop(f"bert/pooler/dense/{name}") for name in ("kernel", "bias")
+    ],
     ["bert/pooler/dense/kernel is missing"],
   ),
   "extra": (
@@ -148,9 +150,11 @@ def test_a_wrong_field_of_bert_config_is_named(field, tmp_path):
   setting, message_part = WRONG_FIELDS[field]
   path = str(tmp_path)
   write_release(path, random_arrays(bert_shapes()), **{field: setting})
-  with pytest.raises(ValueError) as e:
+  with pytest.raises(ValueError) as error:
     tf1.read(path, "bert")
-  assert message_part in str(e.value) and "bert_config.json" in str(e.value)
+  assert message_part in str(error.value) and "bert_config.json" in str(
+    error.value
+  )
 
 
 def test_a_release_needs_its_config(tmp_path):
@@ -182,15 +186,19 @@ def test_wrong_families_and_towers_are_refused(tmp_path):
   with pytest.raises(ValueError, match="those of albert, not of bert"):
     tf1.read(path, "bert")
   arrays = random_arrays(electra_shapes())
-  arrays = {k: v for k, v in arrays.items() if not k.startswith("generator")}
+  arrays = {
+    name: array
+    for name, array in arrays.items()
+    if not name.startswith("generator")
+  }
   path = str(tmp_path / "electra")
   save_checkpoint(path, "electra", arrays, has_slots=False)
   assert tf1.read(path, "electra").config["task"] == "discriminator"
   for tower in ("both", "generator"):
-    with pytest.raises(ValueError) as e:
+    with pytest.raises(ValueError) as error:
       tf1.read(path, "electra", tower)
-    assert "holds no generator" in str(e.value)
-    assert "pass tower=discriminator" in str(e.value)
+    assert "holds no generator" in str(error.value)
+    assert "pass tower=discriminator" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +224,13 @@ def test_an_array_of_electra_with_a_wrong_shape_is_named(tmp_path):
   name = "generator_predictions/output_bias"
   arrays[name] = arrays[name][1:]
   save_checkpoint(str(tmp_path), "electra", arrays, has_slots=False)
-  with pytest.raises(ValueError) as e:
+  with pytest.raises(ValueError) as error:
     tf1.read(str(tmp_path), "electra")
   assert "electra, with the sizes of its variables electra/embeddings" in str(
-    e.value
+    error.value
   )
   assert f"{name} has shape [{VOCAB_SIZE - 1}], not [{VOCAB_SIZE}]" in str(
-    e.value
+    error.value
   )
 
 

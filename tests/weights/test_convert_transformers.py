@@ -95,14 +95,14 @@ LABELS = {0: "contra", 1: "neutral", 2: "entail"}
 
 def random_model(family, class_ending, **options):
   """Makes a model with random parameters, none of which is 0 or 1."""
-  cls = getattr(transformers, CLASS_PREFIXES[family] + class_ending)
+  model_class = getattr(transformers, CLASS_PREFIXES[family] + class_ending)
   options = CONFIG_OPTIONS[family] | options
   if class_ending in ("ForSequenceClassification", "ForTokenClassification"):
     options["id2label"] = LABELS
     options["label2id"] = {name: i for i, name in LABELS.items()}
-  config = cls.config_class(**options)
+  config = model_class.config_class(**options)
   torch.manual_seed(0)
-  model = cls(config).eval()
+  model = model_class(config).eval()
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       is_scale = name.endswith(("Norm.weight", "norm.weight")) or ".ln_" in name
@@ -205,7 +205,11 @@ def assert_same_arrays(model, path):
 def stable_fields(config):
   """Returns a config's fields without those that depend on its folder."""
   folder_fields = ("_name_or_path", "dtype")
-  return {k: v for k, v in config.to_dict().items() if k not in folder_fields}
+  return {
+    field: value
+    for field, value in config.to_dict().items()
+    if field not in folder_fields
+  }
 
 
 @pytest.mark.parametrize(
@@ -251,7 +255,9 @@ def test_arrays_of_half_precision_survive_a_round_trip(dtype, tmp_path):
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), "bert")
   assert weights.config["source"]["dtype"] == dtype
-  assert {a.dtype for a in weights.arrays.values()} == {np.dtype(np.float32)}
+  assert {array.dtype for array in weights.arrays.values()} == {
+    np.dtype(np.float32)
+  }
   hf.write(str(tmp_path / "back"), weights)
   reopened = assert_same_arrays(model, tmp_path / "back")
   assert reopened.dtype == getattr(torch, dtype)
@@ -281,7 +287,7 @@ def test_torch_files_and_shards_are_read(tmp_path):
   shard_by_key = {}
   for i in range(2):
     file = f"pytorch_model-{i}.bin"
-    shard = {k: state[k] for k in sorted(state)[i::2]}
+    shard = {key: state[key] for key in sorted(state)[i::2]}
     torch.save(shard, shards / file)
     shard_by_key |= dict.fromkeys(shard, file)
   index = shards / "pytorch_model.bin.index.json"

@@ -38,8 +38,8 @@ def make_state(step):
 
 def are_equal(state, other_state):
   return all(
-    np.array_equal(x, y)
-    for x, y in zip(
+    np.array_equal(array, other_array)
+    for array, other_array in zip(
       jax.tree.leaves(state), jax.tree.leaves(other_state), strict=True
     )
   )
@@ -48,9 +48,11 @@ def are_equal(state, other_state):
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
   path = tmp_path_factory.mktemp("saved")
-  with Checkpointer(str(path)) as saver:
+  with Checkpointer(str(path)) as checkpoints:
     for step in (10, 20):
-      saver.save(step, make_state(step), {"data": {"x": step}}, 1.0 / step)
+      checkpoints.save(
+        step, make_state(step), {"data": {"x": step}}, 1.0 / step
+      )
   return path
 
 
@@ -64,8 +66,8 @@ def names_in(folder):
 
 def restore(workdir):
   """Restores a state, which must be equal to a saved one; returns its step."""
-  with Checkpointer(str(workdir)) as saver:
-    state, meta, step = saver.restore_newest(make_state(0))
+  with Checkpointer(str(workdir)) as checkpoints:
+    state, meta, step = checkpoints.restore_newest(make_state(0))
   assert are_equal(state, make_state(step)) and meta["data"] == {"x": step}
   return step
 
@@ -145,8 +147,8 @@ def test_messages_about_a_damaged_run_are_plain(
   for path in files_in(run / "checkpoints" / "20" / "state"):
     path.write_bytes(change(path.read_bytes()))
   params = make_state(0).params
-  with Checkpointer.for_reading(str(run)) as saver:
-    assert saver.restore_params(None, params)[1] == 10
+  with Checkpointer.for_reading(str(run)) as checkpoints:
+    assert checkpoints.restore_params(None, params)[1] == 10
   folder = run / "checkpoints"
   (note,) = [
     line for line in capfd.readouterr().err.splitlines() if "Using step" in line
@@ -157,10 +159,10 @@ def test_messages_about_a_damaged_run_are_plain(
   for path in files_in(run / "checkpoints" / "10" / "state"):
     path.write_bytes(change(path.read_bytes()))
   with (
-    Checkpointer.for_reading(str(run)) as saver,
+    Checkpointer.for_reading(str(run)) as checkpoints,
     pytest.raises(ValueError, match="no checkpoint .* is undamaged") as error,
   ):
-    saver.restore_params(None, params)
+    checkpoints.restore_params(None, params)
   text = str(error.value)
   remedy = "Put a copy of the run's folder back, or name another model."
   assert text.endswith(f")). {remedy}") and "workdir" not in text
@@ -211,6 +213,6 @@ def test_an_old_checkpoint_that_a_kill_left_is_removed(saved_run, tmp_path):
   workdir = tmp_path / "run"
   shutil.copytree(saved_run, workdir)
   for keep, kept_steps in ((2, ["10", "20"]), (1, ["20"])):
-    with Checkpointer(str(workdir), keep=keep) as saver:
-      assert saver.restore_newest(make_state(0))[2] == 20
+    with Checkpointer(str(workdir), keep=keep) as checkpoints:
+      assert checkpoints.restore_newest(make_state(0))[2] == 20
     assert names_in(workdir / "checkpoints") == kept_steps

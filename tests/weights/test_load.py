@@ -131,7 +131,9 @@ def write_both_towers(path):
   ):
     rng = np.random.default_rng(0)
     shapes = tiny_hf.array_shapes(name, f=mlp)
-    arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
+    arrays = {
+      key: rng.normal(size=shape).astype("f") for key, shape in shapes.items()
+    }
     options = {}
     if tower == "generator":
       options = {"num_attention_heads": 1, "intermediate_size": mlp}
@@ -166,7 +168,9 @@ def run_and_params(tmp_path):
   (path / "config.json").write_text(text)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-  encoder = models.bert.build(**{k: model[k] for k in model if k != "family"})
+  encoder = models.bert.build(
+    **{key: model[key] for key in model if key != "family"}
+  )
   config = model_folder.make_config(
     "bert",
     "pretraining",
@@ -175,14 +179,17 @@ def run_and_params(tmp_path):
   )
   shapes = from_config.param_shapes(config)
   rng = np.random.default_rng(0)
-  with checkpoint.Checkpointer(str(path)) as saver:
+  with checkpoint.Checkpointer(str(path)) as checkpoints:
     for step in (1, 2):
       params = model_folder.unflatten(
-        {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
+        {
+          key: rng.normal(size=shape).astype("f")
+          for key, shape in shapes.items()
+        }
       )
       state = TrainState(jnp.int32(step), params, {}, {})
-      saver.save(step, state, {}, None)
-    saver.wait()
+      checkpoints.save(step, state, {}, None)
+    checkpoints.wait()
   return path, params
 
 
@@ -236,7 +243,9 @@ def test_a_model_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   assert open_model("somebody/model").config["family"] == "bert"
   # If a model has files of safetensors, its files of torch are not fetched.
-  assert len(requests) == 1 and not any("bin" in p for p in requests[0])
+  assert len(requests) == 1 and not any(
+    "bin" in pattern for pattern in requests[0]
+  )
   with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
     open_model("somebody/else")
   with pytest.raises(ValueError, match="does not hold both|only ELECTRA"):

@@ -48,15 +48,17 @@ def run(tmp_path_factory):
   )
   shapes = from_config.param_shapes(model_config)
   rng = np.random.default_rng(0)
-  arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
-  with checkpoint.Checkpointer(str(path), keep=3) as saver:
+  arrays = {
+    key: rng.normal(size=shape).astype("f") for key, shape in shapes.items()
+  }
+  with checkpoint.Checkpointer(str(path), keep=3) as checkpoints:
     for step, loss in LOSS_BY_STEP.items():
       arrays["encoder/embeddings/word/embedding"] = word_table(step)
       arrays["mlm/bias"] = np.arange(len(PIECES), dtype="f") / step
       params = model_folder.unflatten(arrays)
       state = TrainState(jnp.int32(step), params, {}, {})
-      saver.save(step, state, {}, loss)
-    saver.wait()
+      checkpoints.save(step, state, {}, loss)
+    checkpoints.wait()
   return path
 
 
@@ -81,7 +83,11 @@ def test_opening_a_run_prints_no_warning_of_orbax(run):
     bert_jax.load(str(run))
   finally:
     logger.removeHandler(handler)
-  assert not [r.getMessage() for r in records if r.levelno >= logging.WARNING]
+  assert not [
+    record.getMessage()
+    for record in records
+    if record.levelno >= logging.WARNING
+  ]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +153,15 @@ def test_a_path_that_names_no_checkpoint_is_refused(run, name, message):
 
 
 def test_a_run_that_never_evaluated_has_no_best(tmp_path):
-  with checkpoint.Checkpointer(str(tmp_path)) as saver:
+  with checkpoint.Checkpointer(str(tmp_path)) as checkpoints:
     params = {"w": jnp.zeros(2)}
-    saver.save(3, TrainState(jnp.int32(3), params, {}, {}), {}, None)
-    saver.wait()
+    checkpoints.save(3, TrainState(jnp.int32(3), params, {}, {}), {}, None)
+    checkpoints.wait()
     with pytest.raises(ValueError, match="no best checkpoint.*steps .3. was"):
-      saver.find_step("best")
-    assert saver.find_step("3") == 3 and saver.find_step(None) is None
+      checkpoints.find_step("best")
+    assert (
+      checkpoints.find_step("3") == 3 and checkpoints.find_step(None) is None
+    )
 
 
 def test_the_name_of_a_folder_may_have_an_at_sign(run, tmp_path):

@@ -27,7 +27,9 @@ def write_model(
   """Writes a model and its pooling as sentence-transformers writes them."""
   rng = np.random.default_rng(0)
   shapes = tiny_hf.array_shapes("BertModel")
-  arrays = {k: rng.normal(0, 0.5, s).astype("f") for k, s in shapes.items()}
+  arrays = {
+    key: rng.normal(0, 0.5, shape).astype("f") for key, shape in shapes.items()
+  }
   tiny_hf.write_folder(path, "BertModel", arrays)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   module_types = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -153,14 +155,14 @@ def test_damaged_modules_are_refused(tmp_path):
 
 
 def test_max_pooling_covers_all_windows_of_a_text(tmp_path):
-  """The text has several windows, since a row has at most ten tokens.
+  """Pools a text in several windows, since a row has at most ten tokens.
 
-  Each number of the pooled vector is the largest one over all windows.
+  Each number of the vector must be the largest one over all windows.
   """
   model = open_model(write_model(tmp_path / "model", ["max"]))
   text = "a b c d " * 5
-  (piece_rows,) = extract(model, [text], Spec(unit="piece", overlap=2))
-  (pooled_row,) = extract(model, [text], Spec(unit="max", overlap=2))
+  (piece_features,) = extract(model, [text], Spec(unit="piece", overlap=2))
+  (pooled_features,) = extract(model, [text], Spec(unit="max", overlap=2))
   np.testing.assert_allclose(
-    pooled_row.vectors, piece_rows.vectors.max(0), atol=1e-5
+    pooled_features.vectors, piece_features.vectors.max(0), atol=1e-5
   )

@@ -33,8 +33,8 @@ def test_mini_fills_masks_with_the_right_words(monkeypatch, tmp_path):
     "Tokyo is the largest city in [MASK].": "japan",
     "The president of the United [MASK] gave a speech.": "states",
   }
-  rows = bert_jax.load("mini").fill_mask(list(texts), top_k=1)
-  words = [row["masks"][0][0]["token"] for row in rows]
+  predictions = bert_jax.load("mini").fill_mask(list(texts), top_k=1)
+  words = [prediction["masks"][0][0]["token"] for prediction in predictions]
   assert words == list(texts.values())
 
 
