@@ -22,9 +22,10 @@ _COMPILE_TIMEOUT_SECONDS = 3600
 
 @contextlib.contextmanager
 def compile_threads() -> Iterator[concurrent.futures.Executor]:
-  """Makes threads that compile; the compiler does not hold Python's lock.
+  """Makes threads that compile programs at the same time.
 
-  At the end, compilations that have not begun are cancelled.
+  The threads do not wait for each other, because the compiler releases Python's
+  lock. At the end, compilations that have not begun are cancelled.
   """
   executor = concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
   try:
@@ -99,17 +100,19 @@ class CompiledAhead:
     """
     batch_shape = arguments[self._batch_index]["sequence_ids"].shape
     if batch_shape not in self._programs:
-      shapes = list(arguments)
-      batch = shapes.pop(self._batch_index)
-      shapes = jax.tree.map(shape_of, shapes)
-      batch_shapes = sharding.global_batch_shapes(self._mesh, batch)
-      shapes.insert(self._batch_index, batch_shapes)
+      other_arguments = list(arguments)
+      unsharded_shapes = other_arguments.pop(self._batch_index)
+      shapes = jax.tree.map(shape_of, other_arguments)
+      sharded_shapes = sharding.global_batch_shapes(
+        self._mesh, unsharded_shapes
+      )
+      shapes.insert(self._batch_index, sharded_shapes)
       future = begin_compilation(executor, self._function, self._mesh, *shapes)
       if future:
         self._programs[batch_shape] = future
 
   def __call__(self, *arguments: Any) -> Any:
-    """Calls the function, by the program of the batch shape if compiled."""
+    """Calls the program for the batch's shape, or else the jitted function."""
     batch_shape = arguments[self._batch_index]["sequence_ids"].shape
     if batch_shape not in self._programs and jax.process_count() > 1:
       self._programs[batch_shape] = self._compile_with_others(arguments)
@@ -122,8 +125,9 @@ class CompiledAhead:
   ) -> concurrent.futures.Future[Callable[..., Any]]:
     """Compiles a program, and waits until every process has compiled it.
 
-    The first run of a program connects the processes. On CPUs, jax gives up if
-    a process comes 30 seconds after another process.
+    When a program runs for the first time, the processes connect to each other.
+    On CPUs, jax gives up if one process begins 30 seconds after another. So all
+    processes begin after the slowest process has compiled the program.
     """
     program: concurrent.futures.Future[Callable[..., Any]]
     program = concurrent.futures.Future()

@@ -65,7 +65,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """Holds how often a step runs a collective, and the bytes of all outputs."""
+  """Holds how often a step runs a collective, and the bytes of its outputs."""
 
   count: int
   bytes: int
@@ -93,16 +93,16 @@ def parse_program(text: str) -> Program:
   computations: dict[str, list[Instruction]] = {}
   entry, current_instructions = "", None
   for line in text.splitlines():
-    if header := _COMPUTATION_HEADER.match(line):
-      current_instructions = computations.setdefault(header[2], [])
-      entry = header[2] if header[1] else entry
+    if header_match := _COMPUTATION_HEADER.match(line):
+      current_instructions = computations.setdefault(header_match[2], [])
+      entry = header_match[2] if header_match[1] else entry
     elif (
-      assignment := _ASSIGNMENT.match(line)
+      assignment_match := _ASSIGNMENT.match(line)
     ) and current_instructions is not None:
-      type_text, call = _split_type(assignment[2])
-      if operation := _OPERATION.search(call):
+      type_text, call = _split_type(assignment_match[2])
+      if operation_match := _OPERATION.search(call):
         current_instructions.append(
-          Instruction(assignment[1], type_text, operation[1], call)
+          Instruction(assignment_match[1], type_text, operation_match[1], call)
         )
   if not entry:
     raise UserError("the compiled program's text has no ENTRY computation.")
@@ -113,7 +113,7 @@ def num_bytes(type_text: str) -> int:
   """Returns the bytes of the arrays in a type's text, without padding."""
   # `_ARRAY_TYPE` matches nothing in a layout such as {1,0:T(8,128)(2,1)}.
   return sum(
-    math.prod(int(n) for n in sizes.split(",") if n)
+    math.prod(int(size) for size in sizes.split(",") if size)
     * BITS_BY_TYPE.get(base_type + bits, int(bits or 0))
     // 8
     for base_type, bits, sizes in _ARRAY_TYPE.findall(type_text)
@@ -127,17 +127,17 @@ def trip_count(program: Program, loop: Instruction) -> int:
   In a program for a TPU, a scan counts from 0 to the only integer constant in
   the loop's condition.
   """
-  if count := _KNOWN_TRIP_COUNT.search(loop.call):
-    return int(count[1])
-  condition = re.search(r"\bcondition=%?([\w.-]+)", loop.call)
-  condition_name = condition[1] if condition else ""
-  constants = [
-    int(constant[1])
+  if count_match := _KNOWN_TRIP_COUNT.search(loop.call):
+    return int(count_match[1])
+  condition_match = re.search(r"\bcondition=%?([\w.-]+)", loop.call)
+  condition_name = condition_match[1] if condition_match else ""
+  integers = [
+    int(constant_match[1])
     for instruction in program.computations.get(condition_name, [])
     if instruction.operation == "constant"
-    and (constant := re.match(r"\s*constant\((\d+)\)", instruction.call))
+    and (constant_match := re.match(r"\s*constant\((\d+)\)", instruction.call))
   ]
-  return constants[0] if len(constants) == 1 else 1
+  return integers[0] if len(integers) == 1 else 1
 
 
 def callees(instruction: Instruction) -> list[str]:
@@ -154,14 +154,14 @@ def operation_path(instruction: Instruction) -> str:
   The names of functions and modules are its folders, for example
   "jit(step)/jvp(Model)/encoder/attention/add". It is "" if the text has none.
   """
-  path = _OPERATION_PATH.search(instruction.call)
-  return path[1] if path else ""
+  path_match = _OPERATION_PATH.search(instruction.call)
+  return path_match[1] if path_match else ""
 
 
 def walk_instructions(
   program: Program, name: str | None = None, num_runs: int = 1
 ) -> Iterator[tuple[Instruction, int]]:
-  """Yields each instruction, and how often it runs in a run of the program.
+  """Yields each instruction, and how often it runs if the program runs once.
 
   All branches count as if they ran. The instructions of the scalar function
   that a reduction applies are yielded once for each reduction.
@@ -193,7 +193,7 @@ def loop_trip_counts(program: Program) -> list[int]:
 def walk_collectives(
   program: Program,
 ) -> Iterator[tuple[Instruction, int]]:
-  """Yields each collective, and how often it runs in a run of the program.
+  """Yields each collective, and how often it runs if the program runs once.
 
   The start of an asynchronous collective is left out, because the end counts.
   The compiler may also split a collective into steps that run inside several
@@ -204,11 +204,11 @@ def walk_collectives(
   for instruction, num_runs in walk_instructions(program):
     if instruction.operation.removesuffix("-done") not in COLLECTIVES:
       continue
-    channel = _CHANNEL.search(instruction.call)
+    channel_match = _CHANNEL.search(instruction.call)
     name = instruction.name
     if (
-      channel is None
-      or first_name_by_channel.setdefault(channel[1], name) == name
+      channel_match is None
+      or first_name_by_channel.setdefault(channel_match[1], name) == name
     ):
       yield instruction, num_runs
 

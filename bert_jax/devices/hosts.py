@@ -1,4 +1,4 @@
-"""Makes one run of several processes: they join, compare configs, stop and end.
+"""Lets several processes train as one run, which they begin and end together.
 
 Jax's coordination service runs in process 0 and keeps a table of keys and
 values that every process sees. In a run of one process, most functions of this
@@ -43,7 +43,9 @@ _POLLS_UNTIL_GONE = 90
 # After a failed collective fewer polls suffice, because the usual cause of the
 # failure is a process that is gone.
 _POLLS_UNTIL_GONE_AFTER_FAILURE = 12
+# How long a process tries to connect to process 0, to see if it is gone.
 _CONNECT_SECONDS = 3.0
+# How long a process waits by default for values or calls of other processes.
 _WAIT_MILLISECONDS = 300_000
 
 # Errors whose message is a sentence for the user; they need no traceback.
@@ -136,8 +138,8 @@ class _DelayedNativeOutput:
   """Writes the output of C++ libraries to stderr one second late.
 
   If process 0 is gone, jax's client prints a stack and ends this process by
-  SIGABRT. With this class, the process prints one sentence instead, and ends
-  with exit status 1.
+  SIGABRT. With this class, the process drops the delayed output, prints one
+  sentence instead, and ends with exit status 1.
   """
 
   def __enter__(self) -> "_DelayedNativeOutput":
@@ -150,10 +152,10 @@ class _DelayedNativeOutput:
     sys.stderr = os.fdopen(
       os.dup(self._stderr), "w", buffering=1, errors="backslashreplace"
     )
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
-    self._handler = handler(self._on_abort)
+    handler_type = ctypes.CFUNCTYPE(None, ctypes.c_int)
+    self._handler = handler_type(self._on_abort)
     libc = ctypes.CDLL(None)
-    libc.signal.argtypes = ctypes.c_int, handler
+    libc.signal.argtypes = ctypes.c_int, handler_type
     libc.signal(signal.SIGABRT, self._handler)
     return self
 
@@ -210,7 +212,8 @@ def _write_error(descriptor: int, message: str) -> None:
 class _ProcessWatch:
   """Ends this process when another process has failed.
 
-  Threads do this, even while the main thread waits for the failed process.
+  Two threads do this, because the main thread may be waiting for the failed
+  process.
 
   Each process writes higher and higher numbers, its beats, to the shared table.
   If the beat of a process stays the same for `_POLLS_UNTIL_GONE` polls, the
@@ -246,12 +249,14 @@ class _ProcessWatch:
   def find_gone_process(self, min_polls: int = _POLLS_UNTIL_GONE) -> int | None:
     """Returns a process that sent no beat for `min_polls` polls, or None."""
     silent_processes = [
-      i
-      for i, (_, num_polls) in self._last_beats.items()
+      process
+      for process, (_, num_polls) in self._last_beats.items()
       if num_polls >= min_polls
     ]
     silent_processes = [
-      i for i in silent_processes if i != self._state.process_id
+      process
+      for process in silent_processes
+      if process != self._state.process_id
     ]
     # Without process 0 no beats arrive, so that all processes seem to be gone.
     # The lowest number is then 0, and process 0 is indeed gone.
@@ -272,6 +277,7 @@ class _ProcessWatch:
 
   def _poll_processes(self) -> None:
     """Counts polls, finds a gone process, writes output; never blocks."""
+    # The output is written two polls (one second) after the library wrote it.
     sizes_at_polls = [0, 0]
     while not self._stop.wait(_POLL_SECONDS):
       for process, (beat, num_polls) in list(self._last_beats.items()):
@@ -342,8 +348,9 @@ def _exit_with_error(message: str) -> None:
 def end_all_on_error() -> Iterator[None]:
   """Reports an error in its block to all processes, and ends all of them.
 
-  Code that waits for other processes must be inside this block. But a context
-  whose end waits for other processes must be around the block.
+  Code that waits for other processes must be inside this block. A context whose
+  end waits for other processes must be around the block: after an error, the
+  process then ends before this wait.
   """
   client = distributed.global_state.client
   try:
@@ -401,7 +408,7 @@ def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
 
 
 def gather(json_value: Any) -> list[Any]:
-  """Returns the values of all processes, in the order of their numbers.
+  """Returns the values of all processes, in the order of the process numbers.
 
   All processes must call this function.
   """
@@ -413,8 +420,8 @@ def gather(json_value: Any) -> list[Any]:
   padded_value[: len(encoded_value)] = encoded_value
   padded_values = multihost_utils.process_allgather(padded_value)
   return [
-    json.loads(row[:size].tobytes())
-    for row, size in zip(padded_values, sizes, strict=True)
+    json.loads(process_value[:size].tobytes())
+    for process_value, size in zip(padded_values, sizes, strict=True)
   ]
 
 

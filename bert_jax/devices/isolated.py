@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Crash(Exception):
-  """Raised if a process ends before its function; the message says how."""
+  """Raised if a process ends before its function; the message has the cause."""
 
 
 def run_in_process(
@@ -58,6 +58,6 @@ def _send_results(
   try:
     for message in function(*args):
       connection.send(message)
-    connection.send(None)
+    connection.send(None)  # This says that the function has ended.
   except ValueError as e:
     connection.send(e)

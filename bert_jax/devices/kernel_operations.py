@@ -34,8 +34,8 @@ class KernelOperations:
   Attributes:
     name: the kernel's name.
     output_bytes: the bytes of the call's outputs, without padding.
-    products: (rows, depth, columns) of each matrix product of a program of
-      the kernel's grid, with how often the program computes it.
+    products: (rows, depth, columns, count) of each matrix product in a program
+      of the kernel's grid; the program computes the product `count` times.
     num_vector_operations: the number of operations on vector registers in a
       program of the grid. A register holds 1,024 numbers of 32 bits.
     num_transcendental_operations: how many of these operations need the unit
@@ -145,7 +145,9 @@ def _count_operations(call: Any) -> KernelOperations:
           else 0
         )
   outputs = [x.aval for x in call.outvars]
-  semantics = getattr(call.params["compiler_params"], "dimension_semantics", ())
+  dimension_semantics = getattr(
+    call.params["compiler_params"], "dimension_semantics", ()
+  )
   all_arrays = [*outputs, *(x.aval for x in call.invars)]
   return KernelOperations(
     name=_kernel_name(call),
@@ -154,15 +156,15 @@ def _count_operations(call: Any) -> KernelOperations:
     num_vector_operations=num_vector_operations,
     num_transcendental_operations=num_transcendental_operations,
     num_programs=math.prod(call.params["grid_mapping"].grid),
-    is_independent="parallel" in map(str, semantics or ()),
+    is_independent="parallel" in map(str, dimension_semantics or ()),
     bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
   )
 
 
 def _kernel_name(call: Any) -> str:
   """Returns the name of a kernel, as `pallas_call` got it."""
-  info = call.params.get("name_and_src_info", call.params.get("name"))
-  return str(getattr(info, "name", info))
+  name_or_info = call.params.get("name_and_src_info", call.params.get("name"))
+  return str(getattr(name_or_info, "name", name_or_info))
 
 
 def count_kernel_operations(

@@ -66,7 +66,7 @@ def make_mesh(
 
   Args:
     data: the number of devices that split only the batch; -1 for the number of
-      all devices divided by `fsdp` times `tensor`.
+      all devices divided by (`fsdp` times `tensor`).
     fsdp: the number of devices that split the batch and the parameters.
     tensor: the number of devices that split heads, MLP and vocabulary.
     devices: the devices; None means `jax.devices()`. To compile for a machine
@@ -76,16 +76,17 @@ def make_mesh(
     UserError: the product of the sizes is not the number of devices.
   """
   devices = jax.devices() if devices is None else devices
-  count = len(devices)
+  num_devices = len(devices)
   if data == -1:
-    data = count // (fsdp * tensor)
-  if data < 1 or data * fsdp * tensor != count:
+    data = num_devices // (fsdp * tensor)
+  if data < 1 or data * fsdp * tensor != num_devices:
     raise UserError(
       f"mesh data={data} x fsdp={fsdp} x tensor={tensor} does not make up the"
-      f" {count} devices; the product must be {count} (data=-1 takes all"
-      " remaining devices)."
+      f" {num_devices} devices; the product must be {num_devices} (data=-1"
+      " takes all remaining devices)."
     )
-  # Linen's constraints refuse explicit axes, which are make_mesh's default.
+  # `jax.make_mesh` makes explicit axes by default, but Linen's constraints
+  # refuse explicit axes.
   axis_types = (AxisType.Auto,) * len(MESH_AXES)
   shape = (data, fsdp, tensor)
   return jax.make_mesh(shape, MESH_AXES, axis_types=axis_types, devices=devices)
@@ -119,8 +120,8 @@ def with_shardings(mesh: Mesh, boxed: Any) -> Any:
   return jax.tree.unflatten(
     jax.tree.structure(shardings),
     [
-      jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-      for x, s in zip(
+      jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+      for x, sharding in zip(
         jax.tree.leaves(boxed), jax.tree.leaves(shardings), strict=True
       )
     ],
@@ -154,14 +155,14 @@ def check_parameter_sizes(mesh: Mesh, boxed: Any) -> None:
 
 
 def vocab_multiple(mesh: Mesh) -> int:
-  """Returns a number that must divide the number of rows of a word table.
+  """Returns a number; the word embeddings are padded to a multiple of it.
 
   It is a multiple of the number of devices that split the vocabulary. On
   accelerators it is also a multiple of 128, the width of their matrix units.
-  No file holds the rows that follow those of the vocabulary.
+  Files hold only the embeddings of the vocabulary, without the padding.
   """
-  width = 1 if mesh.devices.flat[0].platform == "cpu" else 128
-  return math.lcm(width, mesh.shape["tensor"])
+  unit_width = 1 if mesh.devices.flat[0].platform == "cpu" else 128
+  return math.lcm(unit_width, mesh.shape["tensor"])
 
 
 def compiler_options(
@@ -173,9 +174,10 @@ def compiler_options(
     TPU v4, v6e  no dot-dot fusion, if `remat`     libtpu 0.0.42 overflows its
                                                    stack over some layers that
                                                    are computed again
-    TPU          no products in a loop around      the loops make the products
-                 collectives, if `splits_update`   of BERT-base take 1.5 times
-                                                   the compiler's cycles
+    TPU          no loops that run parts of a      in such loops, the products
+                 product between parts of a        of BERT-base take 1.5 times
+                 collective, if `splits_update`    the cycles (the compiler's
+                                                   estimate)
     GPU          cuBLASLt and not Triton for       cuBLASLt adds biases and
                  matrix products                   residuals in the same pass
 
@@ -266,8 +268,8 @@ def batch_share_of_process(mesh: Mesh) -> tuple[int, int]:
   shares = sorted(
     {tuple(sorted(groups)) for groups in groups_by_process.values()}
   )
-  sizes = [len(share) for share in shares]
-  if sum(sizes) != len(device_groups) or len(set(sizes)) != 1:
+  share_sizes = [len(share) for share in shares]
+  if sum(share_sizes) != len(device_groups) or len(set(share_sizes)) != 1:
     raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
       " process; choose a number that divides the number of these devices, or a"

@@ -31,20 +31,20 @@ GROUPS = (
 )
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL_TARGET = 'custom_call_target="tpu_custom_call"'
-_PRODUCTS = ("convolution", "dot")
+_PRODUCT_OPCODES = ("convolution", "dot")
 # Instructions that move or name numbers, but compute none.
-_MOVES = {
+_MOVE_OPCODES = {
   *("parameter", "constant", "bitcast", "copy", "transpose", "reshape"),
   *("slice", "tuple", "get-tuple-element", "broadcast", "concatenate"),
 }
-# Folders of the path of an operation that reads or writes a part of an array
-# which a loop stacks.
+# A loop over layers stacks arrays. An operation that reads or writes one
+# layer's part of such an array has one of these folders in its path.
 _STACKING_WORDS = {
   *("dynamic_update_slice", "dynamic_slice"),
   *("jit(dynamic_update_index_in_dim)", "jit(dynamic_index_in_dim)"),
 }
-# Ends of the paths of operations on stacked arrays outside of the loop. Without
-# a loop, the gradients of layers are concatenated.
+# The paths of other operations on stacked arrays end with one of these texts.
+# Without a loop, the gradients of layers are concatenated.
 _STACKING_ENDS = tuple(
   f"{module}/{operation}"
   for module in ("layers", "tower")
@@ -84,8 +84,8 @@ class Chip:
     link_bandwidth: bytes a second from a chip to a neighbour, in one direction.
     ring_length: if the number of chips along an axis of a slice is a multiple
       of this number, the last chip of the axis is linked to the first chip.
-    needs_cube: True if these links exist only in a slice whose axes are all
-      multiples of `ring_length`.
+    needs_cube: True if the links from the last to the first chip exist only in
+      a slice whose axes are all multiples of `ring_length`.
     devices_per_chip: the number of devices of a chip.
   """
 
@@ -120,6 +120,8 @@ class Chip:
 #                  expects more FLOPs in a cycle than two units could compute.
 #                  Four units fit the peak.
 #   rings          jax-ml.github.io/scaling-book/tpus.
+# Each chip has, in this order: peak_flops, cycle_flops, num_cores, unit_size,
+# vector_operations, memory_bandwidth, link_bandwidth, ring_length.
 CHIPS: Mapping[str, Chip] = {
   "v2": Chip(22.9e12, 32768, 1, 128, 0.6, 350e9, 62e9, 16, devices_per_chip=2),
   "v3": Chip(61.5e12, 65536, 1, 128, 0.6, 450e9, 70e9, 32, devices_per_chip=2),
@@ -157,8 +159,8 @@ class Collective:
 
 def _estimated_cycles(instruction: hlo.Instruction) -> int | None:
   """Returns the compiler's estimate of the cycles of one run, or None."""
-  cycles = _ESTIMATED_CYCLES.search(instruction.call)
-  return int(cycles[1]) if cycles else None
+  cycles_match = _ESTIMATED_CYCLES.search(instruction.call)
+  return int(cycles_match[1]) if cycles_match else None
 
 
 def _walk_unfused(
@@ -191,9 +193,9 @@ def _fused_instructions(
 def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   """Returns the group, one of `GROUPS`, in which an instruction counts.
 
-  A fusion counts as a whole, in the module that a path names. It is the path
-  of the fusion's last matrix product; without a product, the fusion's path; and
-  without both, the path of the fusion's last operation that has a path.
+  A fusion counts as a whole, in the module that its path names. This is the
+  path of the fusion's last matrix product. If there is none, it is the path of
+  the fusion itself, or else of the fusion's last operation that has a path.
 
     group        what counts in it
     products     fusions with a product of a layer and a weight
@@ -210,8 +212,14 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
     other        instructions of no other group
   """
   instructions = _fused_instructions(program, instruction)
-  operations = {part.operation for part in instructions}
-  products = [part for part in instructions if part.operation in _PRODUCTS]
+  operations = {
+    inner_instruction.operation for inner_instruction in instructions
+  }
+  products = [
+    inner_instruction
+    for inner_instruction in instructions
+    if inner_instruction.operation in _PRODUCT_OPCODES
+  ]
   # Take the first path that is not empty. A product says what its fusion is
   # for, because the other operations are fused with it.
   path = next(
@@ -225,7 +233,7 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   )
   folders = set(path.split("/"))
   if not products:
-    if "convert" in operations and operations <= _MOVES | {"convert"}:
+    if "convert" in operations and operations <= _MOVE_OPCODES | {"convert"}:
       return "casts"
     if folders & _STACKING_WORDS or path.endswith(_STACKING_ENDS):
       return "stacking"
@@ -236,7 +244,8 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   if folders & _NORM_WORDS:
     return "norms"
   if "attention" in folders:
-    # The path of an einsum has a formula. Products with weights are no einsums.
+    # The path of an einsum has a formula with "->". Products with weights are
+    # not einsums.
     return "products" if products and "->" not in path else "attention"
   if folders & _LAYER_WORDS:
     return "products" if products else "activations"
@@ -303,8 +312,8 @@ def list_collectives(
   listed_collectives = []
   for instruction, num_runs in hlo.walk_collectives(program):
     opcode = instruction.operation.removesuffix("-done")
-    operand = re.search(r"\(%?([\w.-]+)", instruction.call)
-    group_size = group_sizes.get(operand[1] if operand else "")
+    operand_match = re.search(r"\(%?([\w.-]+)", instruction.call)
+    group_size = group_sizes.get(operand_match[1] if operand_match else "")
     if group_size is None:
       group_size = _group_size(instruction.call, num_devices)
     output_bytes = hlo.num_bytes(instruction.type_text)
@@ -469,7 +478,9 @@ def estimate_step(
       "the TPU compiler gave no estimated_cycles; install the libtpu that the"
       " installed jax names: pip install 'bert_jax[tpu]'."
     )
-  total_cycles = compiler_cycles + sum(k.cycles for k in kernels.values())
+  total_cycles = compiler_cycles + sum(
+    kernel.cycles for kernel in kernels.values()
+  )
   compute_seconds = total_cycles / chip.clock
   exchange_seconds = sum(
     collective_seconds(collective, chip, layout)

@@ -53,10 +53,13 @@ def split_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   if math.prod(x.shape) < MIN_ELEMENTS:
     return x
   for axis, size in enumerate(x.shape):
-    names = spec[axis] or ()
-    names = (*((names,) if isinstance(names, str) else names), "data")
-    if size % math.prod(mesh.shape[name] for name in names) == 0:
-      spec[axis] = names
+    mesh_axes = spec[axis] or ()
+    mesh_axes = (
+      *((mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes),
+      "data",
+    )
+    if size % math.prod(mesh.shape[mesh_axis] for mesh_axis in mesh_axes) == 0:
+      spec[axis] = mesh_axes
       new_sharding = NamedSharding(mesh, PartitionSpec(*spec))
       return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=new_sharding)
   return x
@@ -90,13 +93,13 @@ class _Parameter:
     return gradient.astype(self.stored.dtype)
 
   def _constrain(self, x: jax.Array, layout: jax.ShapeDtypeStruct) -> jax.Array:
-    """Asks for the sharding of `layout`, for all layers or for each layer."""
+    """Asks for the sharding of `layout`, for all layers or one by one."""
     if not self.is_layered:
       return jax.lax.with_sharding_constraint(x, layout.sharding)
     layer_spec = PartitionSpec(*layout.sharding.spec[1:])
     layer_sharding = NamedSharding(layout.sharding.mesh, layer_spec)
     return jnp.stack(
-      [jax.lax.with_sharding_constraint(y, layer_sharding) for y in x]
+      [jax.lax.with_sharding_constraint(layer, layer_sharding) for layer in x]
     )
 
 
@@ -113,8 +116,8 @@ class UpdateSharding:
   def gather(self, params: Any) -> Any:
     """Returns the train state's parameters as the model uses them.
 
-    A kernel that a model casts already has the dtype of the model's products,
-    so the kernel's gradient has this dtype too.
+    A kernel that the model would cast gets the dtype of the model's products
+    here, so its gradient has this dtype too.
     """
     return jax.tree.map(lambda x, p: p.gather(x), params, self.parameters)
 
@@ -139,8 +142,9 @@ def plan(mesh: Mesh, boxed: Any, unroll: int) -> UpdateSharding:
   """
 
   def plan_parameter(box: Any, gathered: jax.ShapeDtypeStruct) -> _Parameter:
-    # A kernel of the axis "layers" is used once in a step. The gradient of a
-    # kernel that several layers share is a sum, which needs float32.
+    # Only a kernel with the axis "layers" is gathered in the dtype of products.
+    # Such a kernel is used once in a step. The gradient of a kernel that
+    # several layers share is a sum, which needs float32.
     has_layers = box.names[0] == "layers"
     compute_dtype = getattr(box, "compute_dtype", None) if has_layers else None
     return _Parameter(
