@@ -67,12 +67,22 @@ def make_mesh(shape):
 def make_objective_and_optimizer(mesh, **model):
   model = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
   objective = objectives.build("mlm", model, {})
-  schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
+  schedule = optim.build_schedule(
+    total_steps=10, name="bert", peak=1e-3, warmup=0.1
+  )
   # Adam's first steps follow the sign of the gradient, which rounding can
   # change if the gradient is near 0. A larger epsilon makes such steps small.
   return (
     objective,
-    optim.build_optimizer(schedule, "adamw_bert", 0.9, 0.999, 1e-3, 0.01, 1.0),
+    optim.build_optimizer(
+      schedule,
+      name="adamw_bert",
+      b1=0.9,
+      b2=0.999,
+      epsilon=1e-3,
+      weight_decay=0.01,
+      clip_norm=1.0,
+    ),
     schedule,
   )
 
@@ -355,9 +365,13 @@ def run_refusals(report):
   report_refusal(report, "hidden", lambda: check_sizes((1, 8, 1), hidden=36))
   mesh = make_mesh((4, 2, 1))
   report_refusal(
-    report, "batch", lambda: sharding.check_batch_size(mesh, 12, 1)
+    report,
+    "batch",
+    lambda: sharding.check_batch_size(mesh, batch_size=12, num_micro_batches=1),
   )
-  report_refusal(report, "devices", lambda: sharding.make_mesh(3, 1, 2))
+  report_refusal(
+    report, "devices", lambda: sharding.make_mesh(data=3, fsdp=1, tensor=2)
+  )
 
 
 def main(folder):

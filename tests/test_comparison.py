@@ -98,6 +98,7 @@ def test_a_summary_has_the_median_speed_of_each_phase(compare):
     {"step": step, "split": "heldout", "mlm_loss": 5.0} for step in (40, 120)
   ]
   summary = compare.summarise_training(lines, costs, 160)
+  # The first four lines are of phase 1, and the last four are of phase 2.
   assert summary["steps_per_second"] == [4.0, 2.0]
   assert summary["tokens_per_second"] == [32.0, 16.0]
   assert summary["seconds"] == 80 / 4 + 80 / 2
@@ -135,6 +136,9 @@ def test_a_row_of_the_table_has_the_median_score(compare, tmp_path):
   records.write(record, "gpt", 0, "train")
   for seed, score in enumerate([0.1, 0.5, 0.2]):
     records.write({"scores": [{"matthews": score}]}, "gpt", 0, "cola", seed)
+  # The cells are: name, millions of parameters, steps, millions of positions,
+  # 1e15 FLOPs, seconds, millions of tokens per second, held-out loss, BLiMP,
+  # and the median score of each task with the number of its seeds.
   assert compare.table_row(records, "gpt", 0) == (
     "| gpt | 2.0 | 1,000 | 3 | 4.0 | 5 | 7.00 |  |  | 20.0 (3) |  |  |"
   )

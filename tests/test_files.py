@@ -273,7 +273,10 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
   try:
     with pytest.raises(OSError) as error:
       train_vocab.train_vocab(
-        str(tmp_path / "a.txt"), 300, str(tmp_path / name), algorithm=algorithm
+        str(tmp_path / "a.txt"),
+        size=300,
+        output=str(tmp_path / name),
+        algorithm=algorithm,
       )
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)

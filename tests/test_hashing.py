@@ -19,11 +19,14 @@ def chi_square(values: np.ndarray, num_cells: int) -> float:
 def test_draws_never_change():
   # A run continues with the same examples only if these values never change.
   assert hashing.make_key("masks", 0) == 16625206765992953639
-  assert hashing.bits(9, [0, 1], 2).tolist() == [
+  assert hashing.bits(key=9, index=[0, 1], column=2).tolist() == [
     17496761902140886356,
     2028068707372879385,
   ]
-  assert hashing.bits32(9, [0, 1], 2).tolist() == [3105080620, 69822690]
+  assert hashing.bits32(key=9, index=[0, 1], column=2).tolist() == [
+    3105080620,
+    69822690,
+  ]
 
 
 def test_keys_depend_on_all_labels_in_order():
@@ -56,7 +59,8 @@ def test_every_byte_is_uniform(draw):
     assert (
       abs(
         chi_square(
-          draws >> draws.dtype.type(shift) & draws.dtype.type(255), 256
+          draws >> draws.dtype.type(shift) & draws.dtype.type(255),
+          num_cells=256,
         )
       )
       < 5
@@ -82,7 +86,9 @@ def test_neighbours_are_independent(draw, shift):
     (values[1:, :-1], values[:-1, 1:]),
     (values, six_bits(12)),
   ):
-    assert abs(chi_square(first_values * 64 + second_values, 4096)) < 5
+    assert (
+      abs(chi_square(first_values * 64 + second_values, num_cells=4096)) < 5
+    )
 
 
 @pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
@@ -101,25 +107,30 @@ def test_one_input_bit_flips_half_the_output(draw):
 
 
 def test_uniform_and_randint_stay_in_their_ranges():
-  fractions = hashing.uniform(1, np.arange(100_000))
+  fractions = hashing.uniform(key=1, index=np.arange(100_000))
   assert fractions.min() >= 0 and fractions.max() < 1
   assert abs(fractions.mean() - 0.5) < 0.005
   upper_bounds = np.array([1, 2, 7, 1000])
   integers = hashing.randint(
-    1, np.arange(50_000)[:, None], np.arange(4), upper_bounds
+    key=1,
+    index=np.arange(50_000)[:, None],
+    column=np.arange(4),
+    high=upper_bounds,
   )
   assert integers.dtype == np.int64
   assert (integers.min(0) == 0).all() and (
     integers.max(0) == upper_bounds - 1
   ).all()
-  assert abs(chi_square(integers[:, 2], 7)) < 5
+  assert abs(chi_square(integers[:, 2], num_cells=7)) < 5
 
 
 def test_half_binomial_counts_fair_coins():
   coin_counts = np.array([0, 1, 5, 63, 64, 65, 1000, 100_000])
   num_repeats = 4000
   head_counts = hashing.half_binomial(
-    1, np.arange(num_repeats * 7), np.tile(coin_counts[:-1], num_repeats)
+    key=1,
+    index=np.arange(num_repeats * 7),
+    trials=np.tile(coin_counts[:-1], num_repeats),
   ).reshape(num_repeats, 7)
   assert (head_counts >= 0).all() and (head_counts <= coin_counts[:-1]).all()
   assert (head_counts[:, 0] == 0).all()
@@ -135,7 +146,7 @@ def test_half_binomial_counts_fair_coins():
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
   )
   large_head_counts = hashing.half_binomial(
-    1, np.arange(20), np.full(20, 100_000)
+    key=1, index=np.arange(20), trials=np.full(20, 100_000)
   )
   assert (abs(large_head_counts - 50_000) < 1000).all() and len(
     set(large_head_counts.tolist())

@@ -42,8 +42,8 @@ def folder(tmp_path_factory):
   documents = ["Some text.\nMore words.\nMore text."] * 60
   (path / "text" / "a.txt").write_text("\n\n".join(documents))
   train_documents, heldout_documents = (
-    random_documents(40, 0),
-    random_documents(10, 1),
+    random_documents(40, seed=0),
+    random_documents(10, seed=1),
   )
   write_prepared(path / "data" / "mine", train_documents, heldout_documents)
   return path

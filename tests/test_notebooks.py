@@ -23,7 +23,7 @@ def test_a_notebook_runs_and_is_saved_without_outputs(
   path, tmp_path, monkeypatch
 ):
   folder = write_prepared(
-    tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
+    tmp_path / "data", random_documents(60, seed=0), random_documents(9, seed=1)
   )
   config = shrink_config(configs.load_defaults(BERT), folder)
   config["phases"] = {"phase1": config["phases"]["phase1"] | {"fraction": 1.0}}

@@ -38,7 +38,7 @@ def _tokenizer_files(family):
     tokenizer = bpe.build_gpt1({p: i for i, p in enumerate(pieces)}, [])
   else:
     return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
-  # The files are like those of another library, which have no digests.
+  # Files of other libraries have no digests, so these have none either.
   return open_vocabulary.to_files(tokenizer, with_digests=False), len(pieces)
 
 
@@ -65,7 +65,16 @@ def write_model(
 ):
   """Writes a converted model with random parameters, and returns its path.
 
-  Its word table has `extra_rows` more vectors than the tokenizer has pieces.
+  Args:
+    path: the new folder.
+    family: a key of `models.FAMILIES`, or "elmo".
+    task: "encoder", "pretraining", or a value of `task_heads.TASK_BY_KIND`.
+    head: the options of the head.
+    labels: the names of the labels, or None.
+    problem: the kind of the task, if `task` does not determine it; else None.
+    extra_rows: how many more vectors the word table has than the tokenizer has
+      pieces.
+    **sizes: sizes of the encoder that replace or extend `SIZES`.
   """
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
@@ -137,7 +146,11 @@ def write_run(path, folder):
     )
     labels = config["labels"] or []
     objective = {"name": "finetune", "kind": kind, "labels": labels}
-    meta = {"task": task_fields(Task("tiny", kind, tuple(labels), 1, ()))}
+    meta = {
+      "task": task_fields(
+        Task("tiny", kind, tuple(labels), num_choices=1, metrics=())
+      )
+    }
   path = pathlib.Path(path)
   path.mkdir(parents=True)
   model = {"family": family, "variant": next(iter(variants))} | config["model"]

@@ -24,12 +24,26 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PIECES = (*SPECIAL_TOKENS, *WORDS, ".", "?", "##s")
 TASKS = {
   "classification": Task(
-    "animals", "classification", ("cat", "dog"), 1, ("accuracy",)
+    "animals",
+    "classification",
+    ("cat", "dog"),
+    num_choices=1,
+    metrics=("accuracy",),
   ),
-  "regression": Task("sizes", "regression", (), 1, ("pearson",)),
-  "choice": Task("ends", "choice", ("0", "1", "2"), 3, ("accuracy",)),
-  "tagging": Task("names", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",)),
-  "span": Task("answers", "span", (), 1, ("squad",)),
+  "regression": Task(
+    "sizes", "regression", (), num_choices=1, metrics=("pearson",)
+  ),
+  "choice": Task(
+    "ends", "choice", ("0", "1", "2"), num_choices=3, metrics=("accuracy",)
+  ),
+  "tagging": Task(
+    "names",
+    "tagging",
+    ("O", "B-X", "I-X"),
+    num_choices=1,
+    metrics=("tagging_f1",),
+  ),
+  "span": Task("answers", "span", (), num_choices=1, metrics=("squad",)),
 }
 
 

@@ -35,7 +35,13 @@ def test_the_output_reads_back_as_the_same_documents(tmp_path, capsys):
 def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):
   path, output_path = tmp_path / "in.txt", tmp_path / "out.txt"
   path.write_bytes(b"\x00\x01 \xe2\x80\x8b\n\nA \x02 word\x03.\n\x04\n\n\xff\n")
-  split_text.split_text([str(path)], str(output_path), "auto", "replace", "en")
+  split_text.split_text(
+    [str(path)],
+    str(output_path),
+    format="auto",
+    errors="replace",
+    language="en",
+  )
   assert output_path.read_text() == "A word\x03.\n"
 
 

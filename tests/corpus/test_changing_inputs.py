@@ -117,7 +117,7 @@ def test_train_vocab_refuses_text_that_changes(
   names_before = names_in(tmp_path)
   with pytest.raises(files.ChangedInput, match=CHANGED_MESSAGE):
     train_vocab.train_vocab(
-      str(text_path), 100, str(output), algorithm=algorithm
+      str(text_path), size=100, output=str(output), algorithm=algorithm
     )
   assert names_in(tmp_path) == names_before
 

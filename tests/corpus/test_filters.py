@@ -103,7 +103,7 @@ def test_only_copies_above_the_threshold_are_found():
   judge = filters.make_judge(Filters(near_duplicates=0.7))
 
   def verdict(text: str) -> int:
-    rows, share = judge([Record(text, "lines", 0.25)])
+    rows, share = judge([Record(text, layout="lines", share=0.25)])
     assert share == 0.25 and rows["words"] == len(text.split())
     return earlier.judge(rows[0])
 
@@ -171,7 +171,7 @@ def test_a_text_that_normalization_lengthens_takes_little_memory():
   judge = filters.make_judge(Filters("NFKC", drop_duplicates=True))
   filters.normalise_text("\ufdfa" * 100_000, "NFKC")  # Fills the caches.
   tracemalloc.start()
-  rows, _ = judge([Record(text, "lines", 1.0)])
+  rows, _ = judge([Record(text, layout="lines", share=1.0)])
   _, peak_bytes = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert rows["words"].tolist() == [600_001]
@@ -185,7 +185,7 @@ def test_a_text_that_normalization_lengthens_takes_little_memory():
 @pytest.mark.parametrize("layout", ["lines", "wrapped", "paragraphs"])
 def test_lines_that_normalization_lengthens_are_cut(layout, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 30)
-  record = Record("a b\n" + "\ufdfa" * 4, layout, 1.0)
+  record = Record("a b\n" + "\ufdfa" * 4, layout=layout, share=1.0)
   grown_record = filters.normalise_record(record, "NFKC")
   document = sources.split_sentences(grown_record)
   assert " ".join(document).split() == grown_record.text.split()

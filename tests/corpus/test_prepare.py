@@ -226,7 +226,7 @@ def test_stopped_run_says_that_it_can_be_continued(
   signal.signal(signal.SIGINT, previous_handler)
   # Once there are records, the worker processes have started. A worker that
   # still starts when its parent ends would print a traceback.
-  wait_for_records(process, output, 1)
+  wait_for_records(process, output, num_records=1)
   process.send_signal(stop_signal)
   _, error_output = process.communicate()
   assert process.returncode == 1
@@ -471,9 +471,11 @@ def test_unknown_words_are_reported(tmp_path, vocab_path):
 
 def test_a_killed_worker_is_reported():
   with pytest.raises(ChildProcessError, match="exit code 7"):
-    list(tokenize.ordered_map(_exit_with_code, (7,), range(3), 2))
+    list(tokenize.ordered_map(_exit_with_code, (7,), range(3), processes=2))
   with pytest.raises(ZeroDivisionError):
-    list(tokenize.ordered_map(_make_inverse_function, (), range(3), 2))
+    list(
+      tokenize.ordered_map(_make_inverse_function, (), range(3), processes=2)
+    )
 
 
 def _exit_with_code(code: int):

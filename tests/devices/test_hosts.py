@@ -222,7 +222,7 @@ def lines_without_gloo(output):
 @pytest.fixture(scope="module")
 def one_process_run(folder, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("one") / "run"
-  wait_for_outputs(start_processes(folder, workdir, 1))
+  wait_for_outputs(start_processes(folder, workdir, num_processes=1))
   return workdir
 
 
@@ -233,7 +233,7 @@ def two_process_run(folder, tmp_path_factory):
   Its file stdout-1 has the output of process 1.
   """
   workdir = tmp_path_factory.mktemp("two") / "run"
-  outputs = wait_for_outputs(start_processes(folder, workdir, 2))
+  outputs = wait_for_outputs(start_processes(folder, workdir, num_processes=2))
   (workdir / "stdout-1").write_text(outputs[1][0])
   return workdir
 
@@ -283,8 +283,8 @@ def stopped_run(folder, tmp_path_factory):
   The run has two processes, and SIGTERM is sent to one of them.
   """
   workdir = tmp_path_factory.mktemp("stopped") / "run"
-  processes = start_processes(folder, workdir, 2)
-  wait_for_row(processes, workdir, 2)
+  processes = start_processes(folder, workdir, num_processes=2)
+  wait_for_row(processes, workdir, step=2)
   processes[1].send_signal(signal.SIGTERM)
   outputs = wait_for_outputs(processes)
   steps = [int(name) for name in names_in(workdir / "checkpoints")]
@@ -315,6 +315,7 @@ def test_sigterm_to_one_process_stops_all(
       np.testing.assert_array_equal(actual_arrays[name], array, err_msg=name)
 
 
+# In this program, process 1 of a run cannot read row 32 or a later row.
 FAILING_PROGRAM = """
 import runpy, sys
 from bert_jax.examples import loader
@@ -333,7 +334,10 @@ runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 @pytest.mark.slow
 def test_an_error_in_one_process_ends_all(folder, tmp_path):
   outputs = wait_for_outputs(
-    start_processes(folder, tmp_path / "run", 2, code=FAILING_PROGRAM), code=1
+    start_processes(
+      folder, tmp_path / "run", num_processes=2, code=FAILING_PROGRAM
+    ),
+    code=1,
   )
   assert "error: process 1: row 33 is broken." in outputs[0][1]
   assert "error: row 33 is broken." in outputs[1][1]
@@ -353,17 +357,21 @@ def test_a_checkpoint_that_one_process_cannot_read_is_used_by_none(
 ):
   """All processes continue from an older checkpoint; without one, all end."""
   run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
-  wait_for_outputs(start_processes(folder, run, 2, flags))
+  wait_for_outputs(start_processes(folder, run, num_processes=2, flags=flags))
   rows_before = untimed_rows(run)
   damage_shards(run, TOTAL_STEPS, process=1)
-  outputs = wait_for_outputs(start_processes(folder, run, 2, flags))
+  outputs = wait_for_outputs(
+    start_processes(folder, run, num_processes=2, flags=flags)
+  )
   assert f"{run}/checkpoints/{TOTAL_STEPS} is damaged: " in outputs[0][0]
   assert "continuing from step 8" in outputs[0][0]
   assert untimed_rows(run) == rows_before
   assert list((run / "damaged").glob(f"{TOTAL_STEPS}-*"))
   for step in (8, TOTAL_STEPS):
     damage_shards(run, step, process=1)
-  outputs = wait_for_outputs(start_processes(folder, run, 2, flags), code=1)
+  outputs = wait_for_outputs(
+    start_processes(folder, run, num_processes=2, flags=flags), code=1
+  )
   for _, err in outputs:
     assert f"no checkpoint in {run}/checkpoints is undamaged" in err
     assert "Traceback" not in err
@@ -377,7 +385,10 @@ def test_a_config_that_differs_is_refused_by_all_processes(
   flags_of_process = {1: ["--config.seed=7"]}
   outputs = wait_for_outputs(
     start_processes(
-      folder, tmp_path / "run", 2, flags_by_process=flags_of_process
+      folder,
+      tmp_path / "run",
+      num_processes=2,
+      flags_by_process=flags_of_process,
     ),
     code=1,
   )
@@ -387,7 +398,10 @@ def test_a_config_that_differs_is_refused_by_all_processes(
   )
   # Both processes restart a finished run with the same new seed.
   outputs = wait_for_outputs(
-    start_processes(folder, two_process_run, 2, ["--config.seed=7"]), code=1
+    start_processes(
+      folder, two_process_run, num_processes=2, flags=["--config.seed=7"]
+    ),
+    code=1,
   )
   assert all("config.seed: 0 -> 7" in err for _, err in outputs)
 
@@ -395,10 +409,15 @@ def test_a_config_that_differs_is_refused_by_all_processes(
 @pytest.mark.slow
 def test_a_second_run_in_the_same_folder_is_refused(folder, tmp_path):
   run = tmp_path / "run"
-  processes = start_processes(folder, run, 2, ["--config.total_steps=100000"])
-  wait_for_row(processes, run, 2)
+  processes = start_processes(
+    folder, run, num_processes=2, flags=["--config.total_steps=100000"]
+  )
+  wait_for_row(processes, run, step=2)
   outputs = wait_for_outputs(
-    start_processes(folder, run, 2, ["--config.total_steps=100000"]), code=1
+    start_processes(
+      folder, run, num_processes=2, flags=["--config.total_steps=100000"]
+    ),
+    code=1,
   )
   assert all("another run is going on" in err for _, err in outputs)
   assert [process.poll() for process in processes] == [None, None]
@@ -406,6 +425,7 @@ def test_a_second_run_in_the_same_folder_is_refused(folder, tmp_path):
   wait_for_outputs(processes)
 
 
+# In this program, a process is gone if it has sent no sign for 10 seconds.
 IMPATIENT_PROGRAM = """
 import runpy
 from bert_jax.devices import hosts
@@ -437,7 +457,7 @@ def test_if_a_process_is_lost_the_others_end_with_a_message(
   processes = start_processes(
     folder, run, num_processes, flags, code=IMPATIENT_PROGRAM
   )
-  wait_for_row(processes, run, 2)
+  wait_for_row(processes, run, step=2)
   processes[lost_process].send_signal(signal_number)
   outputs = wait_for_outputs(
     [p for i, p in enumerate(processes) if i != lost_process], code=1

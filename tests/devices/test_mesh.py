@@ -237,7 +237,7 @@ def test_each_host_has_its_share_of_a_batch(
 
 def test_a_tensor_axis_that_splits_hosts_unevenly_is_refused():
   with pytest.raises(ValueError, match="mesh.tensor=2 does not fit"):
-    sharding.batch_share_of_process(FakeMesh([0, 0, 0, 1, 1, 1], 2))
+    sharding.batch_share_of_process(FakeMesh([0, 0, 0, 1, 1, 1], tensor=2))
 
 
 NO_DOT_DOT_FUSION = {"xla_tpu_dot_dot_fusion": "false"}
@@ -283,7 +283,7 @@ def test_compiler_options_depend_on_device_and_step(
 def test_the_update_is_split_on_tpus_or_if_asked(
   setting, platform, data, is_split
 ):
-  mesh = FakeMesh([0] * 8, 1)
+  mesh = FakeMesh([0] * 8, tensor=1)
   mesh.shape["data"] = data
   mesh.devices.flat[0].platform = platform
   assert update_sharding.splits_update(mesh, setting) is is_split

@@ -105,7 +105,7 @@ def test_logging_on_a_full_disk_raises_at_once(tmp_path):
 
 
 def test_events_are_written_in_the_format_of_tensorboard(tmp_path):
-  log = logging.Logger(str(tmp_path), 4, 10)
+  log = logging.Logger(str(tmp_path), start_step=4, total_steps=10)
   log.log_evaluation(5, {"loss": 1.5})
   log.close()
   (path,) = tmp_path.glob("events.out.tfevents.*")

@@ -119,7 +119,9 @@ def test_cycles_of_a_group_count_every_trip_of_a_loop():
 
 def test_collectives_have_the_sizes_of_their_groups():
   collective = tpu_cycles.Collective
-  assert tpu_cycles.list_collectives(hlo.parse_program(HLO_TEXT), 16) == [
+  assert tpu_cycles.list_collectives(
+    hlo.parse_program(HLO_TEXT), num_devices=16
+  ) == [
     collective("all-reduce", count=12, bytes=4000, group_size=8),
     collective("all-gather", count=1, bytes=256, group_size=16),
   ]
@@ -129,7 +131,7 @@ def test_collectives_have_the_sizes_of_their_groups():
   program = hlo.parse_program(
     f"ENTRY %m (w: f32[8]) -> f32[2] {{\n{instruction}\n}}\n"
   )
-  assert tpu_cycles.list_collectives(program, 6) == [
+  assert tpu_cycles.list_collectives(program, num_devices=6) == [
     collective("reduce-scatter", count=1, bytes=8, group_size=3)
   ]
 
@@ -160,7 +162,7 @@ ENTRY %main (x: f32[2]) -> f32[8] {
   collective = tpu_cycles.Collective(
     "all-gather", count=1, bytes=32, group_size=4
   )
-  assert tpu_cycles.list_collectives(program, 4) == [collective] * 2
+  assert tpu_cycles.list_collectives(program, num_devices=4) == [collective] * 2
 
 
 def collective_seconds(opcode, num_bytes, group_size, topology):
@@ -175,39 +177,44 @@ def collective_seconds(opcode, num_bytes, group_size, topology):
 def test_the_time_of_collectives_follows_from_the_links_of_chips():
   # In this slice of v5e, a chip has a link of 50 GB/s along each of the two
   # axes, which are not rings.
-  assert collective_seconds("all-gather", 16e8, 16, "v5e:4x4") == pytest.approx(
-    15e8 / 1e11
-  )
+  assert collective_seconds(
+    "all-gather", num_bytes=16e8, group_size=16, topology="v5e:4x4"
+  ) == pytest.approx(15e8 / 1e11)
   # An all-reduce is a reduce-scatter and an all-gather, so it takes twice as
   # long as an all-gather.
-  assert collective_seconds("all-reduce", 16e8, 16, "v5e:4x4") == pytest.approx(
-    30e8 / 1e11
-  )
   assert collective_seconds(
-    "reduce-scatter", 1e8, 16, "v5e:4x4"
+    "all-reduce", num_bytes=16e8, group_size=16, topology="v5e:4x4"
+  ) == pytest.approx(30e8 / 1e11)
+  assert collective_seconds(
+    "reduce-scatter", num_bytes=1e8, group_size=16, topology="v5e:4x4"
   ) == pytest.approx(15e8 / 1e11)
   # An axis of 16 chips is a ring: a chip receives from both sides.
   assert collective_seconds(
-    "all-gather", 256e8, 256, "v5e:16x16"
+    "all-gather", num_bytes=256e8, group_size=256, topology="v5e:16x16"
   ) == pytest.approx(255e8 / 2e11)
   # v4 has rings only if all axes are multiples of 4.
   assert collective_seconds(
-    "all-gather", 16e8, 16, "v4:2x2x4"
+    "all-gather", num_bytes=16e8, group_size=16, topology="v4:2x2x4"
   ) == pytest.approx(15e8 / 1.5e11)
   assert collective_seconds(
-    "all-gather", 64e8, 64, "v4:4x4x4"
+    "all-gather", num_bytes=64e8, group_size=64, topology="v4:4x4x4"
   ) == pytest.approx(63e8 / 3e11)
   # The two devices of a v2 chip share the chip's links. The group of 8 devices
   # lies on one axis.
-  assert collective_seconds("all-gather", 4e8, 8, "v2:4x4") == pytest.approx(
-    3e8 / 62e9
-  )
+  assert collective_seconds(
+    "all-gather", num_bytes=4e8, group_size=8, topology="v2:4x4"
+  ) == pytest.approx(3e8 / 62e9)
   # The time for a few bytes depends only on the longest way, 3 + 3 links, which
   # an all-reduce goes twice.
-  assert collective_seconds("all-reduce", 4, 16, "v5e:4x4") == pytest.approx(
-    12e-6
+  assert collective_seconds(
+    "all-reduce", num_bytes=4, group_size=16, topology="v5e:4x4"
+  ) == pytest.approx(12e-6)
+  assert (
+    collective_seconds(
+      "all-reduce", num_bytes=4, group_size=1, topology="v5e:1x1"
+    )
+    == 0
   )
-  assert collective_seconds("all-reduce", 4, 1, "v5e:1x1") == 0
 
 
 def run_kernel(x, y, out):
@@ -240,7 +247,7 @@ def operations_of_kernels(num_rows, semantics=("arbitrary",)):
 
 
 def test_the_operations_of_a_kernel_are_counted():
-  (operations,) = operations_of_kernels(5)
+  (operations,) = operations_of_kernels(num_rows=5)
   num_exponentials = 64 * 256 // 1024
   assert operations == kernel_operations.KernelOperations(
     name="forward",
@@ -270,8 +277,8 @@ def test_the_calls_of_a_kernel_in_a_loop_are_counted():
   The output's shape says which of the two a call in the program runs.
   """
   small_kernel, large_kernel = (
-    *operations_of_kernels(5),
-    *operations_of_kernels(20),
+    *operations_of_kernels(num_rows=5),
+    *operations_of_kernels(num_rows=20),
   )
   chip = tpu_cycles.CHIPS["v5e"]
   program = hlo.parse_program(HLO_TEXT)
@@ -292,8 +299,10 @@ def test_the_calls_of_a_kernel_in_a_loop_are_counted():
 
 
 def test_independent_programs_of_a_kernel_run_on_all_cores():
-  (serial_kernel,) = operations_of_kernels(20)
-  (independent_kernel,) = operations_of_kernels(20, semantics=("parallel",))
+  (serial_kernel,) = operations_of_kernels(num_rows=20)
+  (independent_kernel,) = operations_of_kernels(
+    num_rows=20, semantics=("parallel",)
+  )
   assert independent_kernel.is_independent
   for name, num_cores in (("v4", 2), ("v5p", 2), ("v5e", 1), ("v6e", 1)):
     chip = tpu_cycles.CHIPS[name]
@@ -306,7 +315,7 @@ def test_independent_programs_of_a_kernel_run_on_all_cores():
 def test_the_parts_of_the_estimate_of_a_step_add_up():
   estimate = tpu_cycles.estimate_step(
     hlo.parse_program(HLO_TEXT),
-    operations_of_kernels(5),
+    operations_of_kernels(num_rows=5),
     "v5e:4x4",
     num_devices=16,
     model_flops=1e9,

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "p"
-  return write_prepared(path, random_documents(20, 0), random_documents(5, 1))
+  return write_prepared(
+    path, random_documents(20, seed=0), random_documents(5, seed=1)
+  )
 
 
 def six_step_config(data_folder):
@@ -93,7 +95,7 @@ def count_errors(path, name, num_flips, rng):
   "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
 )
 def test_a_flipped_bit_of_a_run_is_noticed(run_copy, name):
-  num_errors = count_errors(run_copy, name, 16, random.Random(0))
+  num_errors = count_errors(run_copy, name, num_flips=16, rng=random.Random(0))
   assert num_errors == 16 if name != "config.json" else num_errors > 4
 
 
@@ -102,7 +104,9 @@ def test_a_flipped_bit_of_a_run_is_noticed(run_copy, name):
   ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"],
 )
 def test_a_flipped_bit_of_a_converted_folder_is_noticed(model_copy, name):
-  assert count_errors(model_copy, name, 16, random.Random(0)) == 16
+  assert (
+    count_errors(model_copy, name, num_flips=16, rng=random.Random(0)) == 16
+  )
 
 
 def replace_text(path, old, new):

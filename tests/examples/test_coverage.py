@@ -12,7 +12,7 @@ from bert_jax.corpus import sizes as text_sizes
 from bert_jax.examples import coverage, loader, recipes
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
-SPECIAL = SpecialIds(0, 1, 2, 3, 4)
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 OPTIONS_BY_BUILDER = {
   "bert_pairs": dict(max_predictions=5),
   "albert_pairs": dict(max_predictions=5, single="random_document"),
@@ -120,7 +120,12 @@ def test_sizes_of_sentences_and_documents(monkeypatch, block_size):
   monkeypatch.setattr(text_sizes, "_BLOCK_OFFSETS", block_size)
   corpus = corpus_with_unique_ids([[3, 5], [10], [1, 1, 4], [2]])
   sizes = text_sizes.measure_lengths(corpus.sentences, corpus.documents)
-  assert sizes == text_sizes.LengthStatistics(26 / 7, 10, 2, 4)
+  assert sizes == text_sizes.LengthStatistics(
+    mean_tokens=26 / 7,
+    longest_sentence=10,
+    num_single_sentence_documents=2,
+    num_documents=4,
+  )
 
 
 def lines_of_prepare(tmp_path, capsys, text: str, **options) -> list[str]:
@@ -135,6 +140,8 @@ def lines_of_prepare(tmp_path, capsys, text: str, **options) -> list[str]:
 
 @pytest.mark.parametrize(
   "text, sizes, warning",
+  # The sizes are: the mean and the largest number of tokens in a sentence, the
+  # number of documents with one sentence, and the number of documents.
   [
     ("word a.\nword.\n\nb b.\nb.\n", ("2.5", 3, 0, 2), None),
     ("word a.\n\nword.\n\nb b.\n", ("2.7", 3, 3, 3), "100% of the documents"),
@@ -156,7 +163,7 @@ def test_prepare_says_how_long_sentences_are(
 
 
 def test_a_run_says_what_its_rows_hold(tmp_path):
-  documents = random_documents(40, 0)
+  documents = random_documents(40, seed=0)
   single_sentences = [[[7, 8, 9] * 200]] * 20
   for name, docs in (("good", documents), ("single", single_sentences)):
     write_prepared(tmp_path / name, docs, documents[:4])

@@ -71,7 +71,7 @@ def epoch_sizes(source, num_epochs):
 
 
 def test_rows_do_not_depend_on_how_many_are_read_at_once():
-  num_rows = 2 * sum(epoch_sizes(make_stream(), 2))
+  num_rows = 2 * sum(epoch_sizes(make_stream(), num_epochs=2))
   full_batch = make_stream().read(0, num_rows)
   for batch_size in (1, 7, 64):
     stream = make_stream()
@@ -132,7 +132,7 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
   def make_short_stream():
-    return streams.Stream(corpus, make_recipe(length=16), 0)
+    return streams.Stream(corpus, make_recipe(length=16), seed=0)
 
   expected_ids = [
     make_short_stream().read(2 * s, 2)["input_ids"].tolist() for s in range(15)
@@ -142,13 +142,21 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
       ids_by_host = []
       for host in range(num_hosts):
         with loader.batches_from_step(
-          make_short_stream(), 0, 2, host, num_hosts
+          make_short_stream(),
+          start_step=0,
+          batch_size=2,
+          host_index=host,
+          host_count=num_hosts,
         ) as first_loader:
           batches_before = [next(first_loader) for _ in range(last_step)]
         restored_stream = make_short_stream()
         restored_stream.restore(batches_before[-1].position)
         with loader.batches_from_step(
-          restored_stream, last_step, 2, host, num_hosts
+          restored_stream,
+          start_step=last_step,
+          batch_size=2,
+          host_index=host,
+          host_count=num_hosts,
         ) as second_loader:
           batches_after = [next(second_loader) for _ in range(15 - last_step)]
         ids_by_host.append(
@@ -253,7 +261,9 @@ def test_bad_mixture_weights_are_refused(weights):
 
 
 def test_a_mixture_of_different_batches_is_refused():
-  longer_stream = streams.Stream(random_corpus(), make_recipe(length=32), 0)
+  longer_stream = streams.Stream(
+    random_corpus(), make_recipe(length=32), seed=0
+  )
   with pytest.raises(ValueError, match="different batches"):
     streams.Mixture([make_stream(), longer_stream], [1, 1], 0)
 
@@ -288,15 +298,23 @@ def test_the_shares_of_hosts_join_to_the_full_batch():
     batches_by_host = []
     for host in range(num_hosts):
       with loader.batches_from_step(
-        make_stream(), 0, 24, host, num_hosts
+        make_stream(),
+        start_step=0,
+        batch_size=24,
+        host_index=host,
+        host_count=num_hosts,
       ) as host_batches:
         batches_by_host.append([next(host_batches).batch for _ in range(5)])
     for step, shares in enumerate(zip(*batches_by_host, strict=True)):
       assert equal_batches(join_batches(shares), full_batches[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
-    loader.batches_from_step(make_stream(), 0, 24, 0, 5)
+    loader.batches_from_step(
+      make_stream(), start_step=0, batch_size=24, host_index=0, host_count=5
+    )
   with pytest.raises(ValueError, match="host 2 of 2"):
-    loader.batches_from_step(make_stream(), 0, 24, 2, 2)
+    loader.batches_from_step(
+      make_stream(), start_step=0, batch_size=24, host_index=2, host_count=2
+    )
 
 
 def test_batches_end_after_the_last_range():
@@ -324,7 +342,9 @@ class FailingSource:
 
 
 def test_an_error_of_the_source_is_raised_by_next():
-  host_batches = loader.batches_from_step(FailingSource(), 0, 8)
+  host_batches = loader.batches_from_step(
+    FailingSource(), start_step=0, batch_size=8
+  )
   assert next(host_batches).batch["x"][0] == 0
   assert next(host_batches).batch["x"][0] == 8
   with pytest.raises(ValueError, match="row 16 is broken"):
@@ -335,7 +355,9 @@ def test_an_error_of_the_source_is_raised_by_next():
 
 
 def test_close_stops_the_thread():
-  host_batches = loader.batches_from_step(make_stream(), 0, 8, prefetch=1)
+  host_batches = loader.batches_from_step(
+    make_stream(), start_step=0, batch_size=8, prefetch=1
+  )
   next(host_batches)
   start_time = time.monotonic()
   host_batches.close()
@@ -388,11 +410,11 @@ def test_opened_data_have_the_rows_of_a_stream(tmp_path):
   )
   data = loader.open_data(first_folder, "bert_pairs", seed=3, length=24)
   assert data.vocab_size == VOCAB_SIZE and data.special == SpecialIds(
-    0, 1, 2, 3, 4
+    pad=0, unk=1, cls=2, sep=3, mask=4
   )
   assert data.features["input_ids"] == ((24,), np.dtype(np.int32))
   stream_in_memory = streams.Stream(
-    random_corpus(30), make_recipe(), 3, name="0"
+    random_corpus(30), make_recipe(), seed=3, name="0"
   )
   assert equal_batches(data.read(0, 50), stream_in_memory.read(0, 50))
   position = data.position()

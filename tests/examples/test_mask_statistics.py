@@ -107,7 +107,7 @@ def test_masks_follow_the_published_rules(tokenized_articles, objective):
     max_predictions=NUM_SLOTS,
     **options,
   )
-  batch = streams.Stream(corpus, recipe, 0).read(0, NUM_ROWS)
+  batch = streams.Stream(corpus, recipe, seed=0).read(0, NUM_ROWS)
   is_used_slot = batch["mlm_weights"] > 0
   num_predicted = is_used_slot.sum(1)
   rows, slots = np.nonzero(is_used_slot)

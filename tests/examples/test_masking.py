@@ -27,7 +27,9 @@ WHOLE_WORD = "whole_word"
 @pytest.mark.parametrize("pad_id", [0, 1])
 @pytest.mark.parametrize("pad_left", [False, True])
 def test_padding_and_special_tokens_are_never_masked(pad_id, pad_left):
-  ids, maskable, lengths = make_rows([5, 12], 12, pad_id, pad_left)
+  ids, maskable, lengths = make_rows(
+    [5, 12], width=12, pad=pad_id, pad_left=pad_left
+  )
   batch = mask_rows(ids, maskable, lengths, mask_rate=1.0, max_predictions=12)
   np.testing.assert_array_equal(batch["input_ids"][~maskable], ids[~maskable])
   assert batch["mlm_weights"].sum(1).tolist() == [3, 10]
@@ -42,13 +44,13 @@ def test_padding_and_special_tokens_are_never_masked(pad_id, pad_left):
 
 
 def test_maskable_of_another_shape_than_ids_is_refused():
-  ids, maskable, lengths = make_rows([5, 12], 12)
+  ids, maskable, lengths = make_rows([5, 12], width=12)
   with pytest.raises(ValueError, match=r"\(2, 11\).*\(2, 12\)"):
     mask_rows(ids, maskable[:, :11], lengths)
 
 
 def test_positions_are_distinct():
-  ids, maskable, lengths = make_rows([102] * 200, 102)
+  ids, maskable, lengths = make_rows([102] * 200, width=102)
   batch = mask_rows(ids, maskable, lengths)
   assert (batch["mlm_weights"].sum(1) == 15).all()
   positions = batch["mlm_positions"][:, :15]
@@ -60,7 +62,7 @@ def test_positions_are_distinct():
 
 def test_the_number_of_masks_is_rounded():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
-  ids, maskable, lengths = make_rows(lengths, 140)
+  ids, maskable, lengths = make_rows(lengths, width=140)
   batch = mask_rows(ids, maskable, lengths)
   # A row of n tokens has round(0.15 n) masks, at least 1 and at most 20, but no
   # more than maskable tokens. Python rounds 1.5 (n = 10) to 2.
@@ -90,7 +92,7 @@ def test_random_pieces_are_drawn_as_often_as_in_the_corpus():
   """The test uses the replacement "unigram" of SpanBERT."""
   counts = np.zeros(VOCAB_SIZE, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
-  ids, maskable, lengths = make_rows([400] * 400, 400)
+  ids, maskable, lengths = make_rows([400] * 400, width=400)
   batch = mask_rows(
     *(ids, maskable, lengths),
     replacement="unigram",
@@ -107,7 +109,9 @@ def test_random_pieces_are_drawn_as_often_as_in_the_corpus():
   assert abs(np.mean(new_ids == MASK) - 0.8) < 0.005
   corpus = reader.corpus_from_documents([[[10, 11]]] * 2)
   recipe = recipes.doc_sentences(
-    SpecialIds(0, 1, CLS, SEP, MASK), VOCAB_SIZE, replacement="unigram"
+    SpecialIds(pad=0, unk=1, cls=CLS, sep=SEP, mask=MASK),
+    VOCAB_SIZE,
+    replacement="unigram",
   )
   with pytest.raises(ValueError, match="how often each piece occurs"):
     recipe.check(corpus)
@@ -115,7 +119,7 @@ def test_random_pieces_are_drawn_as_often_as_in_the_corpus():
 
 
 def test_a_row_without_text_has_no_masks():
-  ids, maskable, lengths = make_rows([2, 3], 8)
+  ids, maskable, lengths = make_rows([2, 3], width=8)
   batch = mask_rows(ids, maskable, lengths)
   assert batch["mlm_weights"].sum(1).tolist() == [0, 1]
   assert not batch["mlm_positions"][0].any() and not batch["mlm_ids"][0].any()
@@ -124,7 +128,7 @@ def test_a_row_without_text_has_no_masks():
 
 
 def test_replacements_have_the_published_shares():
-  ids, maskable, lengths = make_rows([128] * 4000, 128)
+  ids, maskable, lengths = make_rows([128] * 4000, width=128)
   batch = mask_rows(ids, maskable, lengths)
   is_used = batch["mlm_weights"] > 0
   new_ids = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[
@@ -154,7 +158,7 @@ def test_replacements_have_the_published_shares():
 
 
 def test_every_position_is_equally_likely():
-  ids, maskable, lengths = make_rows([128] * 8000, 128)
+  ids, maskable, lengths = make_rows([128] * 8000, width=128)
   batch = mask_rows(ids, maskable, lengths)
   counts = np.bincount(
     batch["mlm_positions"][batch["mlm_weights"] > 0], minlength=128
@@ -165,7 +169,7 @@ def test_every_position_is_equally_likely():
 
 
 def test_draws_depend_on_seed_and_number_only():
-  ids, maskable, lengths = make_rows([128] * 8, 128)
+  ids, maskable, lengths = make_rows([128] * 8, width=128)
   full_batch = mask_rows(ids, maskable, lengths, first_number=40)
   second_half = mask_rows(ids[4:], maskable[4:], lengths[4:], first_number=44)
   for key, array in second_half.items():
@@ -195,7 +199,7 @@ def columns_hidden_by_bert(words, count, rng):
 
 def test_all_pieces_of_a_word_are_hidden_or_none():
   """The test masks whole words such as ["test", "##ing"]."""
-  ids, maskable, lengths = make_rows([4] * 500, 4)
+  ids, maskable, lengths = make_rows([4] * 500, width=4)
   word_starts = np.array([[False, True, False, False]] * 500)
   for rate, expected_count in ((0.15, 0), (0.5, 2)):
     # A count of 1 is too small for a word of two pieces, so nothing is masked.
@@ -209,7 +213,7 @@ def test_all_pieces_of_a_word_are_hidden_or_none():
     )
     assert (batch["mlm_weights"].sum(1) == expected_count).all()
 
-  ids, maskable, lengths, word_starts = make_word_rows(500, 128, 0)
+  ids, maskable, lengths, word_starts = make_word_rows(500, width=128, seed=0)
   token_batch = mask_rows(ids, maskable, lengths)
   batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
@@ -238,7 +242,7 @@ def test_all_pieces_of_a_word_are_hidden_or_none():
 
 
 def test_words_of_one_piece_are_masked_like_single_tokens():
-  ids, maskable, lengths = make_rows([128] * 100, 128)
+  ids, maskable, lengths = make_rows([128] * 100, width=128)
   token_batch = mask_rows(ids, maskable, lengths)
   word_batch = mask_rows(
     ids,
@@ -253,7 +257,9 @@ def test_words_of_one_piece_are_masked_like_single_tokens():
 
 def test_whole_words_are_chosen_as_published():
   """Over 20,000 rows, shares differ by at most 0.01 from BERT's program."""
-  ids, maskable, lengths, word_starts = make_word_rows(20_000, 128, 1)
+  ids, maskable, lengths, word_starts = make_word_rows(
+    20_000, width=128, seed=1
+  )
   batch = mask_rows(
     ids, maskable, lengths, masking=WHOLE_WORD, word_starts=word_starts
   )
@@ -296,7 +302,7 @@ def test_whole_words_are_chosen_as_published():
 
 
 def test_each_piece_has_its_own_replacement():
-  ids, maskable, lengths = make_rows([128] * 4000, 128)
+  ids, maskable, lengths = make_rows([128] * 4000, width=128)
   word_starts = np.zeros(ids.shape, bool)
   word_starts[:, 1::2] = True
   batch = mask_rows(
@@ -324,7 +330,7 @@ def test_pieces_of_a_word_are_masked_together_in_pairs():
   ]
   word_starts = [[[t < 500 for t in s] for s in d] for d in documents]
   corpus = reader.corpus_from_documents(documents, word_starts)
-  special_ids = SpecialIds(0, 1, CLS, SEP, MASK)
+  special_ids = SpecialIds(pad=0, unk=1, cls=CLS, sep=SEP, mask=MASK)
   recipe = bert_pairs(special_ids, VOCAB_SIZE, length=32, masking=WHOLE_WORD)
   chunks = recipe.index(corpus, 0, corpus.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)

@@ -41,7 +41,7 @@ def unmasked_segments(batch):
 
 @pytest.fixture(scope="module")
 def corpus():
-  sizes = realistic_sizes(2000, 6)
+  sizes = realistic_sizes(2000, seed=6)
   return corpus_from_documents(numbered_documents(sizes)[0], dtype=np.uint32)
 
 
@@ -52,7 +52,7 @@ def make_recipe(corpus, **options):
 def test_the_label_is_1_if_segments_are_swapped(corpus):
   recipe = make_recipe(corpus, length=128, max_predictions=20)
   labels, num_neighbours = [], 0
-  for batch in epoch_batches(corpus, recipe, 20_000):
+  for batch in epoch_batches(corpus, recipe, min_rows=20_000):
     for a, b, label in unmasked_segments(batch):
       labels.append(label)
       for segment in (a, b):
@@ -103,7 +103,7 @@ def test_segments_are_as_long_as_published(corpus):
         published_lengths.append((a, b))
   lengths = [
     (len(a), len(b))
-    for batch in epoch_batches(corpus, recipe, 20_000)
+    for batch in epoch_batches(corpus, recipe, min_rows=20_000)
     for a, b, _ in unmasked_segments(batch)
   ]
   for measured, expected in zip(
@@ -121,7 +121,7 @@ def test_one_sentence_is_split_into_a_pair():
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab_size, length=32)
   documents_seen = set()
-  for batch in epoch_batches(corpus, recipe, 600):
+  for batch in epoch_batches(corpus, recipe, min_rows=600):
     for a, b, label in unmasked_segments(batch):
       document_indices = document_of(corpus, [a[0], b[0]])
       assert document_indices[0] == document_indices[1] and label == (
@@ -144,7 +144,7 @@ def test_the_option_random_document_takes_a_random_text():
     SPECIAL, vocab_size, length=32, single="random_document"
   )
   num_random = 0
-  for batch in epoch_batches(corpus, recipe, 600):
+  for batch in epoch_batches(corpus, recipe, min_rows=600):
     for a, b, label in unmasked_segments(batch):
       first_document, second_document = document_of(corpus, [a[0], b[0]])
       if first_document == 1 and second_document == 1:

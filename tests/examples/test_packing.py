@@ -51,8 +51,8 @@ def make_recipe(corpus, name, max_sequences, **options):
 @pytest.mark.parametrize("name", OPTIONS_BY_NAME)
 def test_a_packed_sequence_equals_its_single_row(corpus, name):
   recipe, single_recipe = (
-    make_recipe(corpus, name, 5),
-    make_recipe(corpus, name, 1),
+    make_recipe(corpus, name, max_sequences=5),
+    make_recipe(corpus, name, max_sequences=1),
   )
   elements = recipe.index(corpus, 0, corpus.num_documents, 7)
   assert elements.shape[1] == 5
@@ -160,7 +160,11 @@ def test_assign_rows_keeps_every_limit():
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
     slots_needed = np.minimum(np.ceil(lengths * 0.15).astype(int), num_slots)
     row_indices, sequence_indices = assembly.assign_rows(
-      lengths, slots_needed, 64, num_slots, max_sequences
+      lengths,
+      slots_needed,
+      width=64,
+      slots_per_row=num_slots,
+      max_sequences=max_sequences,
     )
     num_rows = max(row_indices) + 1
     assert (np.bincount(row_indices, lengths) <= 64).all()
@@ -190,7 +194,11 @@ def test_rows_do_not_depend_on_hosts_and_restarts(corpus, name):
     batches_by_host = []
     for host in range(num_hosts):
       with loader.batches_from_step(
-        make_stream(corpus, name), 0, 24, host, num_hosts
+        make_stream(corpus, name),
+        start_step=0,
+        batch_size=24,
+        host_index=host,
+        host_count=num_hosts,
       ) as host_batches:
         batches_by_host.append([next(host_batches).batch for _ in range(8)])
     for step, shares in enumerate(zip(*batches_by_host, strict=True)):
@@ -212,7 +220,7 @@ def test_rows_do_not_depend_on_hosts_and_restarts(corpus, name):
 
 
 def test_every_epoch_has_new_rows(corpus):
-  recipe = make_recipe(corpus, "bert_pairs", 5)
+  recipe = make_recipe(corpus, "bert_pairs", max_sequences=5)
   first_index, second_index, first_index_again = (
     recipe.index(corpus, 0, corpus.num_documents, key) for key in (1, 2, 1)
   )
@@ -247,14 +255,14 @@ def test_static_masks_repeat_after_three_epochs(corpus, max_sequences):
     static_masks=3,
   )
   stream = streams.Stream(
-    corpus, recipe, 0, shard_tokens=2000, shards_per_portion=3
+    corpus, recipe, seed=0, shard_tokens=2000, shards_per_portion=3
   )
   rows_by_epoch, next_begin = [], 0
   for epoch in range(7):
     begin = next_begin
     next_begin = stream.count_examples(epoch + 1, epoch, begin)
     batch = streams.Stream(
-      corpus, recipe, 0, shard_tokens=2000, shards_per_portion=3
+      corpus, recipe, seed=0, shard_tokens=2000, shards_per_portion=3
     ).read(begin, next_begin - begin)
     flat_arrays = [
       v.reshape(next_begin - begin, -1).astype(float) for v in batch.values()

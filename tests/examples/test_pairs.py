@@ -31,18 +31,24 @@ def both_statistics():
   Each is {name: an array with a number for each row}. "front" and "back" count
   the tokens that were removed at the starts and at the ends of the segments.
   """
-  documents, vocab_size = numbered_documents(realistic_sizes(3000, 1))
+  documents, vocab_size = numbered_documents(realistic_sizes(3000, seed=1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe_statistics = []
   epoch = 0
   while sum(len(x["total"]) for x in recipe_statistics) < 40_000:
     key = hashing.make_key(epoch)
     chunks = pairs.index_chunks(
-      corpus, 0, corpus.num_documents, key, max_tokens=125
+      corpus,
+      first_document=0,
+      end_document=corpus.num_documents,
+      key=key,
+      max_tokens=125,
     )
     numbers = np.arange(len(chunks), dtype=np.uint64)
     full_segments = pairs.find_segments(corpus, chunks, numbers, key)
-    cut_segments = pairs.truncate_pairs(full_segments, numbers, key, 125)
+    cut_segments = pairs.truncate_pairs(
+      full_segments, numbers, key=key, max_tokens=125
+    )
     row_lengths = cut_segments.a_length + cut_segments.b_length + 3
     num_removed = (
       full_segments.a_length + full_segments.b_length + 3 - row_lengths
@@ -69,7 +75,7 @@ def both_statistics():
     key: np.concatenate([x[key] for x in recipe_statistics])
     for key in recipe_statistics[0]
   }
-  program_rows = published_rows(documents, 128, 40_000, 7)
+  program_rows = published_rows(documents, length=128, count=40_000, seed=7)
   program_statistics = {
     "total": np.array([len(r.a) + len(r.b) + 3 for r in program_rows]),
     "a": np.array([len(r.a) for r in program_rows]),
@@ -115,7 +121,7 @@ def test_pairs_are_cut_as_by_a_loop_over_tokens():
   for limit in (2, 3, 12, 13):
     segments = pairs.Segments(a * 0, a, b * 0, b)
     cut_segments = pairs.truncate_pairs(
-      segments, np.arange(len(a), dtype=np.uint64), 1, limit
+      segments, np.arange(len(a), dtype=np.uint64), key=1, max_tokens=limit
     )
     for i in range(len(a)):
       a_length, b_length = int(a[i]), int(b[i])
@@ -137,7 +143,7 @@ def test_pairs_are_cut_as_by_a_loop_over_tokens():
 
 
 def test_rows_are_cls_a_sep_b_sep():
-  documents, vocab_size = numbered_documents(realistic_sizes(60, 2))
+  documents, vocab_size = numbered_documents(realistic_sizes(60, seed=2))
   corpus = corpus_from_documents(documents)
   recipe = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.15)
   batch = batch_of(corpus, recipe)
@@ -218,7 +224,7 @@ def test_random_segments_are_uniform_over_all_other_documents():
   chunks["a_count"] = chunks["count"] = 1
   chunks["target"], chunks["random"] = 20, True
   numbers = np.arange(9000, dtype=np.uint64)
-  segments = pairs.find_segments(corpus, chunks, numbers, 1)
+  segments = pairs.find_segments(corpus, chunks, numbers, key=1)
   counts = np.bincount(segments.b_start // 3, minlength=10)
   assert counts[4] == 0
   assert (abs(np.delete(counts, 4) - 1000) < 150).all()
@@ -226,10 +232,12 @@ def test_random_segments_are_uniform_over_all_other_documents():
 
 def test_an_epoch_has_every_sentence():
   corpus = corpus_from_documents(
-    numbered_documents(realistic_sizes(300, 3))[0], dtype=np.uint32
+    numbered_documents(realistic_sizes(300, seed=3))[0], dtype=np.uint32
   )
   for seed in range(5):
-    chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
+    chunks = pairs.index_chunks(
+      corpus, first_document=0, end_document=300, key=seed, max_tokens=125
+    )
     # A random pair uses only the first `a_count` sentences of its chunk. The
     # next chunk begins after these sentences.
     num_sentences_used = np.where(
@@ -246,10 +254,16 @@ def test_an_epoch_has_every_sentence():
 
 
 def test_chunks_of_ranges_join_to_the_chunks_of_all_documents():
-  corpus = corpus_from_documents(numbered_documents(realistic_sizes(100, 4))[0])
-  all_chunks = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
+  corpus = corpus_from_documents(
+    numbered_documents(realistic_sizes(100, seed=4))[0]
+  )
+  all_chunks = pairs.index_chunks(
+    corpus, first_document=0, end_document=100, key=9, max_tokens=61
+  )
   chunks_of_ranges = [
-    pairs.index_chunks(corpus, first, last, 9, max_tokens=61)
+    pairs.index_chunks(
+      corpus, first_document=first, end_document=last, key=9, max_tokens=61
+    )
     for first, last in ((0, 1), (1, 40), (40, 100))
   ]
   np.testing.assert_array_equal(all_chunks, np.concatenate(chunks_of_ranges))

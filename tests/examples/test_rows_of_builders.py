@@ -24,7 +24,9 @@ LENGTH_OPTION = dict(length=32)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("builders") / "prepared"
-  return write_prepared(path, random_documents(90, 0), random_documents(20, 1))
+  return write_prepared(
+    path, random_documents(90, seed=0), random_documents(20, seed=1)
+  )
 
 
 def assert_equal_batches(a, b):
@@ -72,7 +74,7 @@ def make_text():
         " ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(2, 9)))
         for _ in range(rng.integers(1, 6))
       ]
-      yield sources.Record("\n".join(sentences), "lines", 0.0)
+      yield sources.Record("\n".join(sentences), layout="lines", share=0.0)
 
   records = list(read())
   return Text(
@@ -91,7 +93,7 @@ def make_text_stream(name, options, **stream_options):
   text = make_text()
   options = options | LENGTH_OPTION
   recipe = recipes.make_recipe(name, text.special, text.vocab_size, options)
-  return Stream(text, recipe, 0, **stream_options)
+  return Stream(text, recipe, seed=0, **stream_options)
 
 
 @pytest.mark.parametrize("name", OPTIONS_BY_BUILDER)
@@ -136,7 +138,9 @@ def test_static_masks_of_text_repeat():
 
 
 def test_missing_special_tokens_are_named(folder):
-  ids_of_special_tokens = SpecialIds(None, 3, None, None, None)
+  ids_of_special_tokens = SpecialIds(
+    pad=None, unk=3, cls=None, sep=None, mask=None
+  )
   recipe = recipes.make_recipe("lm", ids_of_special_tokens, 64, LENGTH_OPTION)
   assert set(recipe.features) == {
     "input_ids",
@@ -145,7 +149,7 @@ def test_missing_special_tokens_are_named(folder):
     "lm_weights",
   }
   prepared_folder = reader.open_prepared(folder)
-  rows = Stream(prepared_folder.splits["train"], recipe, 0).read(0, 50)
+  rows = Stream(prepared_folder.splits["train"], recipe, seed=0).read(0, 50)
   assert rows["lm_weights"].any()
   message = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):

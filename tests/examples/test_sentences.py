@@ -74,7 +74,7 @@ def rows_of_the_paper(documents, length, crosses_documents):
 @pytest.mark.parametrize("length", [16, 64])
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
 def test_rows_of_whole_sentences_are_those_of_the_paper(name, length):
-  sizes = [*realistic_sizes(60, 2), [1], [100, 1], [14], [1, 1]]
+  sizes = [*realistic_sizes(60, seed=2), [1], [100, 1], [14], [1, 1]]
   documents, vocab_size = numbered_documents(sizes)
   corpus = corpus_from_documents(documents)
   recipe = getattr(recipes, name)(
@@ -103,7 +103,7 @@ def test_a_row_may_hold_many_documents():
     SPECIAL, vocab_size, length=64, max_predictions=12
   )
   rows = unmasked_rows(epoch_batch(corpus, recipe))
-  assert rows == rows_of_the_paper(documents, 64, True)
+  assert rows == rows_of_the_paper(documents, length=64, crosses_documents=True)
 
 
 def test_roberta_masks_have_the_published_statistics():
@@ -196,7 +196,7 @@ def test_electra_rows_equal_those_of_the_program(length, least_share):
 
   In at least `least_share` of them, A ends after the beginning of B.
   """
-  documents, vocab_size = numbered_documents(realistic_sizes(1500, 8))
+  documents, vocab_size = numbered_documents(realistic_sizes(1500, seed=8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(
     SPECIAL, vocab_size, length=length, short_probability=0.3
@@ -208,7 +208,9 @@ def test_electra_rows_equal_those_of_the_program(length, least_share):
     short_draws, longer_draws, single_draws = (
       hashing.uniform(segments_key, numbers, column) for column in (0, 2, 3)
     )
-    targets = 5 + hashing.randint(segments_key, numbers, 1, length - 4)
+    targets = 5 + hashing.randint(
+      key=segments_key, index=numbers, column=1, high=length - 4
+    )
     targets = np.where(short_draws < 0.3, targets, length)
     draws = list(
       zip(targets, single_draws < 0.1, longer_draws < 0.5, strict=True)
@@ -227,7 +229,7 @@ def test_electra_rows_equal_those_of_the_program(length, least_share):
 
 def test_electra_segments_have_the_published_statistics():
   """20,000 rows of the recipe and of the program have equal statistics."""
-  documents, vocab_size = numbered_documents(realistic_sizes(1500, 8))
+  documents, vocab_size = numbered_documents(realistic_sizes(1500, seed=8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   recipe = recipes.electra_segments(SPECIAL, vocab_size, length=128)
   recipe_rows, program_rows, rng, key = [], [], random.Random(1), 0
@@ -271,7 +273,7 @@ def test_a_language_model_predicts_each_token_once():
   )
   corpus = corpus_from_documents(documents)
   # The vocabulary of this recipe has no special tokens.
-  no_special_ids = SpecialIds(None, None, None, None, None)
+  no_special_ids = SpecialIds(pad=None, unk=None, cls=None, sep=None, mask=None)
   recipe = recipes.lm(no_special_ids, vocab_size, length=9)
   assert recipe.required_tokens == ()
   first_column_by_epoch = []

@@ -135,7 +135,7 @@ def test_counts_are_rounded_up_from_the_decimal_as_written(count):
 def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   """Both splits use the counts of training; reading again gives equal rows."""
   path = write_prepared(
-    tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
+    tmp_path / "p", random_documents(60, seed=0), random_documents(9, seed=1)
   )
   options = (
     dict(length=32, replacement="bert", mask_rate=0.15) | SMOOTHING_OPTIONS
@@ -170,21 +170,21 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   ],
 )
 def test_bad_options_are_refused(options, message):
-  special_ids = SpecialIds(0, 1, 2, 3, 4)
+  special_ids = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
   with pytest.raises(ValueError, match=message):
     recipes.doc_sentences(special_ids, 64, **options)
 
 
 def test_a_weight_beyond_32_bits_is_refused(tmp_path):
-  path = write_prepared(tmp_path / "p", random_documents(40, 1), [])
+  path = write_prepared(tmp_path / "p", random_documents(40, seed=1), [])
   with pytest.raises(ValueError, match="smoothing=100.0 is too large for piec"):
     loader.open_data(path, "doc_sentences", length=16, smoothing=100.0)
 
 
 def test_a_corpus_without_counts_is_refused():
-  special_ids = SpecialIds(0, 1, 2, 3, 4)
+  special_ids = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
   recipe = recipes.doc_sentences(special_ids, 64, smoothing=0.7)
-  corpus = reader.corpus_from_documents(random_documents(3, 0))
+  corpus = reader.corpus_from_documents(random_documents(3, seed=0))
   with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
     recipe.check(corpus)
 

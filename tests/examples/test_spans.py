@@ -23,7 +23,7 @@ from bert_jax.corpus import reader
 from bert_jax.examples import masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 
-SPECIAL = SpecialIds(0, 1, CLS, SEP, MASK)
+SPECIAL = SpecialIds(pad=0, unk=1, cls=CLS, sep=SEP, mask=MASK)
 SPAN_OPTIONS = dict(masking="span", count="ceil")
 
 
@@ -102,7 +102,9 @@ def stretch_lengths(words, hidden_columns):
 )
 def test_ngrams_and_spans_are_chosen_as_published(options, choose_columns):
   """Statistics over 20,000 rows agree with `choose_columns` within 0.01."""
-  ids, maskable, lengths, word_starts = make_word_rows(20_000, 128, 1)
+  ids, maskable, lengths, word_starts = make_word_rows(
+    20_000, width=128, seed=1
+  )
   # Column 40 is like a [SEP]: no n-gram or span crosses it.
   maskable[:, 40] = False
   batch = mask_rows(ids, maskable, lengths, word_starts=word_starts, **options)
@@ -158,7 +160,7 @@ def test_ngram_lengths_have_the_published_chances():
 
   The length n has the probability (1/n) / (1 + 1/2 + 1/3): 6/11, 3/11 or 2/11.
   """
-  ids, maskable, lengths = make_rows([128] * 20_000, 128)
+  ids, maskable, lengths = make_rows([128] * 20_000, width=128)
   word_starts = np.ones(ids.shape, bool)
   batch = mask_rows(
     ids,
@@ -192,7 +194,7 @@ def test_span_lengths_are_geometric():
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
   assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
   # Long rows with few spans are used, so that few spans are cut or touch.
-  ids, maskable, lengths = make_rows([514] * 3000, 514)
+  ids, maskable, lengths = make_rows([514] * 3000, width=514)
   word_starts = np.ones(ids.shape, bool)
   batch = mask_rows(
     ids,
@@ -223,7 +225,7 @@ def test_span_lengths_are_geometric():
 
 
 def test_a_span_is_masked_kept_or_replaced_as_a_whole():
-  ids, maskable, lengths, word_starts = make_word_rows(6000, 128, 5)
+  ids, maskable, lengths, word_starts = make_word_rows(6000, width=128, seed=5)
   options = dict(replacement="roberta", reserved_ids=(MASK,))
   batch = mask_rows(
     ids, maskable, lengths, word_starts=word_starts, **SPAN_OPTIONS, **options
@@ -355,7 +357,7 @@ def test_wrong_options_are_refused(options, message):
 def test_stochastic_and_ceil_give_the_published_counts():
   """A stochastic count is the integer part of 0.15 n + U(0, 1)."""
   sizes = [5, 64, 100, 512]
-  ids, maskable, lengths = make_rows(sizes * 5000, 512)
+  ids, maskable, lengths = make_rows(sizes * 5000, width=512)
   batch = mask_rows(
     ids, maskable, lengths, count="stochastic", max_predictions=80
   )
@@ -384,7 +386,7 @@ def new_and_old_ids(batch):
 
 
 def test_roberta_draws_no_special_token():
-  ids, maskable, lengths = make_rows([128] * 12_000, 128)
+  ids, maskable, lengths = make_rows([128] * 12_000, width=128)
   reserved_ids = (0, 1, CLS, SEP, MASK, VOCAB_SIZE - 1)
   batch = mask_rows(
     ids, maskable, lengths, replacement="roberta", reserved_ids=reserved_ids
@@ -401,7 +403,7 @@ def test_roberta_draws_no_special_token():
 
 
 def test_the_replacement_other_never_draws_the_original_id():
-  ids, maskable, lengths = make_rows([128] * 4000, 128)
+  ids, maskable, lengths = make_rows([128] * 4000, width=128)
   ids[maskable] %= 5  # The text has ids 0 to 4 of a vocabulary of 7.
   options = dict(mask_id=6, vocab_size=7)
   for replacement, unchanged_share in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
@@ -417,7 +419,7 @@ def test_the_replacement_other_never_draws_the_original_id():
 
 
 def test_electra_masks_a_token_or_keeps_it():
-  ids, maskable, lengths = make_rows([128] * 12_000, 128)
+  ids, maskable, lengths = make_rows([128] * 12_000, width=128)
   batch = mask_rows(ids, maskable, lengths, replacement="electra")
   new_ids, old_ids = new_and_old_ids(batch)
   assert ((new_ids == MASK) | (new_ids == old_ids)).all()
@@ -429,7 +431,7 @@ def test_electra_masks_a_token_or_keeps_it():
 
 def test_repeated_positions_have_separate_draws():
   """ELECTRA draws 19 times one of 126 tokens, and masks it in 85% of draws."""
-  ids, maskable, lengths = make_rows([128] * 12_000, 128)
+  ids, maskable, lengths = make_rows([128] * 12_000, width=128)
   batch = mask_rows(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
   )
@@ -454,7 +456,7 @@ def test_repeated_positions_have_separate_draws():
 
 @pytest.mark.parametrize("unit", ["ngram", "span"])
 def test_a_part_of_the_rows_is_masked_as_in_the_full_batch(unit):
-  ids, maskable, lengths, word_starts = make_word_rows(64, 128, 9)
+  ids, maskable, lengths, word_starts = make_word_rows(64, width=128, seed=9)
   options = dict(masking=unit, count="stochastic")
   full_batch = mask_rows(
     ids, maskable, lengths, word_starts=word_starts, **options

@@ -358,7 +358,7 @@ def compare_on_a_mesh():
   )
   grad = jax.value_and_grad(run_all_kernels, argnums=(0, 1, 2, 3))
   results_without_mesh = jax.jit(grad)(*arrays, ids)
-  with sharding.use_mesh(sharding.make_mesh(2, 2, 2)):
+  with sharding.use_mesh(sharding.make_mesh(data=2, fsdp=2, tensor=2)):
     results_with_mesh = jax.jit(lambda *a: grad(*a))(*arrays, ids)
   assert_close(results_without_mesh, results_with_mesh)
 

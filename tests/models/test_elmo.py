@@ -50,7 +50,9 @@ def lstm_step_by_step(x, kernel, bias, projection, clip):
 
 @pytest.mark.parametrize("unroll", [0, 1, 3])
 def test_a_layer_equals_a_loop_over_single_words(unroll):
-  layer = lstm.Lstm(6, 4, 0.3, jnp.dtype("float32"), unroll)
+  layer = lstm.Lstm(
+    cell=6, features=4, clip=0.3, dtype=jnp.dtype("float32"), unroll=unroll
+  )
   rng = np.random.default_rng(0)
   x = rng.normal(size=(3, 9, 5)).astype(np.float32)
   lengths = [9, 4, 1]

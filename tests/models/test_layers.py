@@ -75,7 +75,7 @@ def kept_by_dropout(shape, rate, seed=0):
 
 def test_dropout_bits_are_uniform_and_independent():
   shape = (64, 50, 128)
-  is_kept = kept_by_dropout(shape, 0.1)
+  is_kept = kept_by_dropout(shape, rate=0.1)
   num_elements = is_kept.size
   # The bound is five standard deviations of the mean of independent draws.
   bound = 5 * np.sqrt(0.09 / num_elements)
@@ -91,7 +91,7 @@ def test_dropout_bits_are_uniform_and_independent():
     for mask, other_mask in ((a, b), (is_kept, np.roll(is_kept, 1, axis))):
       share_of_both = (mask & other_mask).mean()
       assert abs(share_of_both - 0.81) < 6 * np.sqrt(0.81 * 0.19 / mask.size)
-  other_is_kept = kept_by_dropout(shape, 0.1, seed=1)
+  other_is_kept = kept_by_dropout(shape, rate=0.1, seed=1)
   assert abs((is_kept & other_is_kept).mean() - 0.81) < 6 * np.sqrt(
     0.81 * 0.19 / num_elements
   )

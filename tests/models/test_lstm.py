@@ -22,7 +22,7 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
     [[[1, 1, 1, 2, 2, 0], [0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 2, 2]]] * 2
   )
   states = draw(2, 3, 6), draw(2, 3, 4)
-  loop = lstm.LoopSettings(0.4, jnp.dtype("float32"), 2)
+  loop = lstm.LoopSettings(clip=0.4, dtype=jnp.dtype("float32"), unroll=2)
   weights_of_sum = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
 
   def run_word_by_word(weights, x, states):
@@ -89,7 +89,7 @@ def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
   One product after the loop computes it, so the loop carries no array that has
   the shape of a weight.
   """
-  layer = lstm.Lstm(7, 5, 3.0, jnp.dtype("float32"))
+  layer = lstm.Lstm(cell=7, features=5, clip=3.0, dtype=jnp.dtype("float32"))
   x, ids = jnp.ones((2, 6, 5)), jnp.ones((2, 6), jnp.int32)
   shapes = jax.eval_shape(layer.init, jax.random.key(0), x, ids)["params"]
   weights = jax.tree.map(lambda s: jnp.ones(s.shape), nn.unbox(shapes))

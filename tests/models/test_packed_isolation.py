@@ -46,7 +46,9 @@ def make_objective_and_batches(case):
   The unpacked batch has one sequence of the packed batch in each row.
   """
   builder, options, model, objective_options, objective_name = CASES[case]
-  documents = random_documents(60, 0, VOCAB_SIZE, max_sentences=4, max_words=8)
+  documents = random_documents(
+    60, seed=0, vocab_size=VOCAB_SIZE, max_sentences=4, max_words=8
+  )
   corpus = corpus_from_documents(
     documents, [[[True] * len(s) for s in d] for d in documents]
   )

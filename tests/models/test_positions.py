@@ -100,7 +100,11 @@ def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
   Ids out of range add nothing to it.
   """
   table = layers.Embedding(
-    5, 3, jax.nn.initializers.ones, (None, "embed"), one_hot=one_hot
+    size=5,
+    features=3,
+    kernel_init=jax.nn.initializers.ones,
+    axes=(None, "embed"),
+    one_hot=one_hot,
   )
   params = {"embedding": jnp.arange(15.0).reshape(5, 3)}
   ids = jnp.array([[4, 0, 4], [-1, 5, 2]])

@@ -90,7 +90,7 @@ def test_unrolled_layers_do_not_stack_their_saved_arrays():
   """Arrays that layers save for the gradient are not copied into one array."""
   stacked_arrays_by_unroll = {}
   for unroll in (1, NUM_LAYERS):
-    module = build_shared(1, unroll=unroll)
+    module = build_shared(groups=1, unroll=unroll)
 
     def loss(params, module=module):
       return module.apply(
@@ -150,7 +150,7 @@ def test_shared_layers_run_at_any_depth():
   """
   params = shared_parameters(1)
   deep_states = hidden_states(build_encoder("albert", num_layers=6), params)
-  usual_states = hidden_states(build_shared(1), params)
+  usual_states = hidden_states(build_shared(groups=1), params)
   shallow_states = hidden_states(
     build_encoder("albert", num_layers=1, unroll=NUM_LAYERS), params
   )
@@ -195,7 +195,7 @@ def test_dropout_comes_before_the_residual_sum():
   rng = np.random.default_rng(2)
   x, y = rng.normal(size=(2, 3, 4, HIDDEN)).astype(np.float32)
   bias = rng.normal(size=HIDDEN).astype(np.float32)
-  layer = layers.AddNorm(1e-12, 0.5, jnp.dtype("float32"))
+  layer = layers.AddNorm(epsilon=1e-12, rate=0.5, dtype=jnp.dtype("float32"))
   params = random_params(layer, x, y, bias, train=False)
   variables = {"params": params}
   key = layer.apply(

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
-TASK = Task("answers", "span", (), 1, ("squad2",))
+TASK = Task("answers", "span", (), num_choices=1, metrics=("squad2",))
 
 
 def gelu(x):
@@ -95,7 +95,7 @@ def make_head(beam, length, seed=0):
 
 
 def test_the_loss_agrees_with_the_released_program():
-  module, params, hidden, mask, numpy_heads = make_head(4, 9)
+  module, params, hidden, mask, numpy_heads = make_head(beam=4, length=9)
   labels = np.array([[4, 6], [0, 0], [3, 3]], np.int32)
   logits_of = functools.partial(
     module.apply, {"params": params}, method="logits_given_starts"
@@ -148,7 +148,7 @@ def test_the_loss_agrees_with_the_released_program():
 
 @pytest.mark.parametrize("beam", [3, 20])
 def test_a_beam_has_the_best_ends_of_the_best_starts(beam):
-  module, params, hidden, mask, numpy_heads = make_head(beam, 9)
+  module, params, hidden, mask, numpy_heads = make_head(beam=beam, length=9)
   beams = np.asarray(
     tiny_families.fast_jit(module.apply)({"params": params}, hidden, mask)
   )
@@ -316,7 +316,9 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
     getattr(files, f"write_{family}")(tmp_path)
   )
   rows, examples = encode_rows(vocabulary, 40), make_questions()
-  split_batches = batches.Batches(TASK, rows, 0, 8, shuffle=False)
+  split_batches = batches.Batches(
+    TASK, rows, pad=0, batch_size=8, shuffle=False
+  )
   num_windows_without_answer = 0
   for step in range(split_batches.steps_per_epoch):
     batch = split_batches.batch(step)
@@ -507,7 +509,7 @@ def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   ]
   folder = str(tmp_path / "task")
   task = task_inputs.find_task("squad2")
-  prepare_task.prepare(task, inputs, vocab_path, folder, 128, 64)
+  prepare_task.prepare(task, inputs, vocab_path, folder, length=128, stride=64)
   model = dict(variant="tiny", family="bert")
   config = make_config("", folder, total_steps=240)
   config["model"] |= model

@@ -292,7 +292,7 @@ def test_bad_sizes_and_options_are_refused(model, teacher, options, pattern):
 def data_and_teacher(tmp_path_factory):
   path = tmp_path_factory.mktemp("data")
   prepared = write_prepared(
-    path / "prepared", random_documents(20, 0), random_documents(6, 1)
+    path / "prepared", random_documents(20, seed=0), random_documents(6, seed=1)
   )
   return prepared, write_teacher(path / "teacher", prepared)
 

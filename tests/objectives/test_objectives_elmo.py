@@ -77,7 +77,7 @@ def full_softmax_case():
   The parameters are drawn with a larger deviation than initial parameters.
   """
   objective = objectives.build("elmo", MODEL, {})
-  batch = make_batch(3, 7, lengths=[7, 4, 1])
+  batch = make_batch(num_rows=3, length=7, lengths=[7, 4, 1])
   shapes = jax.eval_shape(objective.init, jax.random.key(0), batch)
   loss = fast_jit(objective.loss, static_argnums=5)
   return objective, random_like(shapes), batch, loss
@@ -126,7 +126,7 @@ def test_padding_enters_no_loss(full_softmax_case):
   _, params, batch, loss = full_softmax_case
   sums, _ = loss(params, {}, {}, batch, jax.random.key(0), False)
   is_word = batch["sequence_ids"] != 0
-  other_batch = make_batch(3, 7, seed=1)
+  other_batch = make_batch(num_rows=3, length=7, seed=1)
   changed_batch = dict(batch)
   changed_batch["char_ids"] = jnp.where(
     is_word[..., None], batch["char_ids"], other_batch["char_ids"]
@@ -185,7 +185,9 @@ def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
   weights = jnp.asarray(rng.integers(0, 2, (3, 7)), jnp.float32)
 
   def run(x, table, bias):
-    return elmo_objective.full_softmax_sum(x, labels, weights, table, bias, 30)
+    return elmo_objective.full_softmax_sum(
+      x, labels, weights, table, bias, vocab_size=30
+    )
 
   full_result = fast_jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,7,32]" in str(jax.make_jaxpr(run)(x, table, bias))
@@ -330,7 +332,7 @@ def test_states_of_a_batch_enter_the_next_batch():
   """
   options = {"stateful": True}
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
-  batch = make_batch(2, 8, has_backward_words=True)
+  batch = make_batch(num_rows=2, length=8, has_backward_words=True)
   half_batches = [
     {k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)
   ]
@@ -366,22 +368,31 @@ def test_states_of_a_batch_enter_the_next_batch():
 def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='gpt'.*elmo"):
     objectives.build("elmo", MODEL | {"family": "gpt"}, {})
-  batch = make_batch(2, 4)
+  batch = make_batch(num_rows=2, length=4)
   key = jax.random.key(0)
   stateful_objective = objectives.build("elmo", MODEL, {"stateful": True})
   with pytest.raises(ValueError, match="stateful=True.*streams=batch_size"):
     stateful_objective.init(key, batch)
   stateless_objective = objectives.build("elmo", MODEL, {})
   with pytest.raises(ValueError, match="stateful=False.*streams=0"):
-    stateless_objective.init(key, make_batch(2, 4, has_backward_words=True))
+    stateless_objective.init(
+      key, make_batch(num_rows=2, length=4, has_backward_words=True)
+    )
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
     stateless_objective.init(
       key, {k: batch[k] for k in ("char_ids", "sequence_ids")}
     )
-  states = nn.unbox(stateful_objective.init_carry(make_batch(4, 4)))
+  states = nn.unbox(
+    stateful_objective.init_carry(make_batch(num_rows=4, length=4))
+  )
   with pytest.raises(ValueError, match="4 rows.*micro_batches=1"):
     stateful_objective.loss(
-      {}, {}, states, make_batch(2, 4, has_backward_words=True), key, True
+      {},
+      {},
+      states,
+      make_batch(num_rows=2, length=4, has_backward_words=True),
+      key,
+      True,
     )
 
 
@@ -389,10 +400,18 @@ def test_a_step_changes_every_parameter():
   """The step uses Adagrad, states, the sampled softmax and dropout."""
   options = {"stateful": True, "negatives": 8}
   objective = objectives.build("elmo", MODEL, options)
-  schedule = optim.build_schedule(10, "constant", 0.2, 0.0)
+  schedule = optim.build_schedule(
+    total_steps=10, name="constant", peak=0.2, warmup=0.0
+  )
   assert float(schedule(9)) == pytest.approx(0.2)
-  optimizer = optim.build_adagrad(schedule, "adagrad", 1.0, 20.0, 10.0)
-  batch = make_batch(2, 4, has_backward_words=True)
+  optimizer = optim.build_adagrad(
+    schedule,
+    name="adagrad",
+    initial_accumulator=1.0,
+    gradient_scale=20.0,
+    clip_norm=10.0,
+  )
+  batch = make_batch(num_rows=2, length=4, has_backward_words=True)
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   carry = nn.unbox(objective.init_carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)

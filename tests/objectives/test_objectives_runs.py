@@ -36,7 +36,9 @@ pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "prepared"
-  return write_prepared(path, random_documents(20, 0), random_documents(6, 1))
+  return write_prepared(
+    path, random_documents(20, seed=0), random_documents(6, seed=1)
+  )
 
 
 @pytest.fixture(scope="module")

@@ -261,7 +261,7 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
 ):
   """`open_model` opens the encoder of the run, without its map."""
   prepared = write_prepared(
-    tmp_path / "p", random_documents(20, 0), random_documents(6, 1)
+    tmp_path / "p", random_documents(20, seed=0), random_documents(6, seed=1)
   )
   data_and_teacher = prepared, write_teacher(tmp_path / "teacher", prepared)
   changes = {"total_steps": 4, "checkpoint.every": 2, "evaluate.every": 2}
