@@ -23,12 +23,13 @@ from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
-# The key of `TaskFolder.meta` with the fingerprint of the training rows, which
-# checkpoints of earlier versions store.
+# The key of `TaskFolder.meta` with the fingerprint of the training rows.
+# Checkpoints of earlier versions have this fingerprint.
 ROWS_FINGERPRINT = "rows_fingerprint"
-# If `group` is True, rows are sorted by length within pools. An epoch has at
-# least MIN_POOLS pools, so that batches differ from epoch to epoch. Both
-# numbers are as in transformers' group_by_length.
+# If `group` is True, the shuffled rows of an epoch are cut into pools of at
+# most MAX_POOL_BATCHES batches, and each pool is sorted by length. An epoch has
+# at least MIN_POOLS pools (if it has as many batches), so that batches differ
+# from epoch to epoch. Both numbers are as in transformers' group_by_length.
 MAX_POOL_BATCHES, MIN_POOLS = 50, 4
 
 
@@ -104,8 +105,12 @@ class Batches:
     # The length of an entry is the length of its longest row.
     self._lengths = lengths(rows).reshape(-1, self._rows_per_entry).max(1)
     max_length = int(self._lengths.max())
-    fitting_buckets = [b for b in sorted(buckets) if b >= max_length]
-    self.buckets = tuple(b for b in sorted(buckets) if b < max_length)
+    fitting_buckets = [
+      bucket for bucket in sorted(buckets) if bucket >= max_length
+    ]
+    self.buckets = tuple(
+      bucket for bucket in sorted(buckets) if bucket < max_length
+    )
     self.buckets += (fitting_buckets[0] if fitting_buckets else max_length,)
     self.steps_per_epoch = -(-self._num_entries // batch_size)
     self._epoch_order = functools.lru_cache(2)(self._make_order)
@@ -167,8 +172,8 @@ class Batches:
 
   def first_epoch_lengths(self) -> list[int]:
     """Returns the distinct lengths of the first epoch's batches, in order."""
-    lengths = self._batch_lengths(self._epoch_order(0)).tolist()
-    return list(dict.fromkeys(lengths))
+    batch_lengths = self._batch_lengths(self._epoch_order(0)).tolist()
+    return list(dict.fromkeys(batch_lengths))
 
   def padding(self, epoch: int = 0) -> float:
     """Returns the share of padding in an epoch; empty rows are padding too."""
@@ -211,7 +216,7 @@ class Batches:
     batch = _input_arrays(self._rows, row_indices, length, self._pad)
     if self._rows_per_entry > 1:
       shape = (host_size, self._rows_per_entry, length)
-      batch = {name: x.reshape(shape) for name, x in batch.items()}
+      batch = {name: array.reshape(shape) for name, array in batch.items()}
     batch |= _label_arrays(self._task, self._rows, first_rows, length)
     batch["row"] = first_rows
     if self._task.kind == "span":
@@ -356,7 +361,8 @@ class TrainingSplit:
   Attributes:
     task: the task of the folder.
     folder: the opened folder.
-    prepared: a tuple with only `folder`.
+    prepared: a tuple with only `folder`; a `Source` for pre-training has a
+      tuple of prepared folders here.
     vocab_size: the number of ids that a model needs.
     special: the ids of the special tokens.
     features: key -> (shape of one entry of a batch of the largest length,
@@ -414,7 +420,7 @@ class TrainingSplit:
     step, begin = divmod(first, self._batches.batch_size)
     batch = self._batches.batch(step)
     entries = slice(begin, begin + count)
-    return {k: v[entries] for k, v in batch.items() if k != "row"}
+    return {key: array[entries] for key, array in batch.items() if key != "row"}
 
   def position(self) -> dict[str, int]:
     """Returns an empty dict, because a batch depends only on its step."""
@@ -433,7 +439,9 @@ def shapes(task: Task, rows: Rows, batches: Batches) -> list[Features]:
     rows: the rows of a split.
     batches: the batches of these rows.
   """
-  return [_features(task, rows, n) for n in batches.first_epoch_lengths()]
+  return [
+    _features(task, rows, length) for length in batches.first_epoch_lengths()
+  ]
 
 
 def _features(task: Task, rows: Rows, length: int) -> Features:
@@ -531,7 +539,9 @@ def open_task(
     group=group and shuffle,
     buckets=tuple(buckets),
   )
-  validation_splits = [x.strip() for x in validation.split(",") if x.strip()]
+  validation_splits = [
+    name.strip() for name in validation.split(",") if name.strip()
+  ]
   return TrainingSplit(folder, rows, batches, epochs, validation_splits)
 
 

@@ -34,10 +34,10 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
   Raises:
     ValueError: a label is not in `task.labels`.
   """
-  ids: dict[Any, int] = {name: i for i, name in enumerate(task.labels)}
-  ids[None] = -1
+  id_of_label: dict[Any, int] = {name: i for i, name in enumerate(task.labels)}
+  id_of_label[None] = -1
   try:
-    return np.array([ids[label] for label in labels], np.int32)
+    return np.array([id_of_label[label] for label in labels], np.int32)
   except KeyError as e:
     raise UserError(
       f"label {e} is not one of task {task.name}'s labels:"
@@ -74,34 +74,38 @@ def encode_texts(
   layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   is_choice = task.kind == "choice"
-  texts_of_rows = [e["texts"] for e in examples]
+  texts_of_rows = [example["texts"] for example in examples]
   if is_choice:
-    texts_of_rows = [texts for e in examples for texts in e["texts"]]
+    texts_of_rows = [
+      texts for example in examples for texts in example["texts"]
+    ]
   flat_texts = [text for texts in texts_of_rows for text in texts]
   encoded_texts = iter(_encode(vocabulary, flat_texts))
-  rows: list[layouts.LaidOutRow] = []
+  laid_out_rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
   cut_examples = []
   for i, row_texts in enumerate(texts_of_rows):
     text_ids = list(itertools.islice(encoded_texts, len(row_texts)))
-    rows.append(layouts.lay_out(layout, text_ids, length))
+    laid_out_rows.append(layouts.lay_out(layout, text_ids, length))
     last_texts.append(text_ids[-1])
-    if rows[-1].is_cut:
+    if laid_out_rows[-1].is_cut:
       cut_examples.append(str(examples[i // task.num_choices]["id"]))
   notes = {"texts cut to the length": cut_examples}
-  id_arrays = [row.id_arrays for row in rows]
+  id_arrays = [row.id_arrays for row in laid_out_rows]
   if is_choice and cut_examples:
     notes |= _cut_choices(task, examples, last_texts, id_arrays)
-  encoded = Rows(
-    np.concatenate([np.zeros(0, np.int32), *itertools.chain(*id_arrays)]),
-    np.cumsum([0, *(row.size for row in rows)], dtype=np.int64),
-    np.array([row.second_begin for row in rows], np.int32),
-    np.repeat(np.arange(len(examples)), task.num_choices),
-    _labels(task, [e["label"] for e in examples]),
-    np.zeros((0, 2), np.int32),
+  rows = Rows(
+    ids=np.concatenate([np.zeros(0, np.int32), *itertools.chain(*id_arrays)]),
+    starts=np.cumsum([0, *(row.size for row in laid_out_rows)], dtype=np.int64),
+    second_begins=np.array(
+      [row.second_begin for row in laid_out_rows], np.int32
+    ),
+    example_indices=np.repeat(np.arange(len(examples)), task.num_choices),
+    labels=_labels(task, [example["label"] for example in examples]),
+    offsets=np.zeros((0, 2), np.int32),
   )
   return EncodedExamples(
-    encoded,
+    rows,
     {event: example_ids for event, example_ids in notes.items() if example_ids},
   )
 
@@ -109,7 +113,9 @@ def encode_texts(
 def _labels(task: Task, labels: Sequence[Any]) -> np.ndarray:
   """Returns `Rows.labels` for the labels of examples."""
   if task.kind == "regression":
-    return np.array([np.nan if x is None else x for x in labels], np.float32)
+    return np.array(
+      [np.nan if label is None else label for label in labels], np.float32
+    )
   if task.kind == "multi_label":
     return _label_marks(task, labels)
   return np.repeat(label_ids(task, labels), task.num_choices)
@@ -128,8 +134,8 @@ def _cut_choices(
     examples: the E examples.
     last_texts: for each row, the uncut ids of its last text, which has the
       choice.
-    id_arrays: the arrays of each row, see `layouts.LaidOutRow`. A row's last
-      array but one has the row's last text.
+    id_arrays: the arrays of each row, see `layouts.LaidOutRow`. The second last
+      array of a row has the row's last text.
 
   Returns:
     What happened -> the ids of the examples. The choices of an example differ
@@ -153,7 +159,7 @@ def _cut_choices(
     ):
       examples_with_lost_tokens.append(str(example["id"]))
     distinct_rows = {
-      np.concatenate(p).tobytes() for p in id_arrays[example_rows]
+      np.concatenate(arrays).tobytes() for arrays in id_arrays[example_rows]
     }
     if len(distinct_rows) < len({*map(tuple, texts)}):
       examples_with_equal_choices.append(str(example["id"]))

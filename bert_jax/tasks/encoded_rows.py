@@ -188,8 +188,8 @@ def save(
       )
       for name, (rows, examples) in splits.items()
     }
-    names = sorted(path.name for path in folder_path.iterdir())
-    full_meta["files"] = files.folder_digests(temporary, names)
+    file_names = sorted(path.name for path in folder_path.iterdir())
+    full_meta["files"] = files.folder_digests(temporary, file_names)
     full_meta = json.loads(json.dumps(full_meta))
     full_meta["fingerprint"] = _fingerprint(full_meta)
     files.write_json(folder_path / META_FILE, files.add_checksum(full_meta))
@@ -273,6 +273,7 @@ def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
 
 def task_fields(task: Task) -> dict[str, Any]:
   """Returns a task as a dict for `meta.json` or a checkpoint."""
+  # In files, the key of `num_choices` is "columns".
   file_keys = {"num_choices": "columns"}
   return {
     file_keys.get(name, name): value for name, value in task._asdict().items()

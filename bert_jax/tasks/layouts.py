@@ -82,17 +82,28 @@ def layout_of(vocabulary: Vocabulary) -> Layout:
   if special.mask is None:
     start, between, classify = vocab_size, vocab_size + 1, vocab_size + 2
     return Layout(
-      (start,), (between,), (classify,), 0, False, vocab_size + 3, GPT1_TOKENS
+      begin=(start,),
+      between=(between,),
+      end=(classify,),
+      pad=0,
+      has_segments=False,
+      vocab_size=vocab_size + 3,
+      new_tokens=GPT1_TOKENS,
     )
   # A vocabulary with a mask also has these three special tokens.
   cls, sep, pad = special.cls, special.sep, special.pad
   assert cls is not None and sep is not None and pad is not None
   # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa's.
-  is_like_roberta = vocabulary.algorithm == "bytelevel"
-  is_like_roberta |= vocabulary.pieces[cls] == bpe.ROBERTA_TOKENS["cls"]
-  separators = (sep, sep) if is_like_roberta else (sep,)
+  has_roberta_rows = vocabulary.algorithm == "bytelevel"
+  has_roberta_rows |= vocabulary.pieces[cls] == bpe.ROBERTA_TOKENS["cls"]
+  separators = (sep, sep) if has_roberta_rows else (sep,)
   return Layout(
-    (cls,), separators, (sep,), pad, not is_like_roberta, vocab_size
+    begin=(cls,),
+    between=separators,
+    end=(sep,),
+    pad=pad,
+    has_segments=not has_roberta_rows,
+    vocab_size=vocab_size,
   )
 
 

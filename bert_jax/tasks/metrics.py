@@ -80,7 +80,9 @@ def evaluate(
       f" metrics are {', '.join(METRICS)}."
     )
   labelled_indices = [
-    i for i, e in enumerate(examples) if gold_label(task, e) is not None
+    i
+    for i, example in enumerate(examples)
+    if gold_label(task, example) is not None
   ]
   if not labelled_indices:
     return {}
@@ -213,10 +215,10 @@ def f1_micro(
       example_has_label[[label_indices[name] for name in names]] = True
   f1_score = _import_module("sklearn.metrics", "scikit-learn").f1_score
   means = {
-    f"f1_{mean}": float(
-      f1_score(*true_and_predicted, average=mean, zero_division=0.0)
+    f"f1_{average}": float(
+      f1_score(*true_and_predicted, average=average, zero_division=0.0)
     )
-    for mean in ("micro", "macro")
+    for average in ("micro", "macro")
   }
   return means | {
     "exact": float(
@@ -323,7 +325,7 @@ def record(
     squad_metrics.best_scores(answers.get(group, ""), golds[group], "1.1")
     for group in golds
   ]
-  em, mean_f1 = (float(x) for x in np.mean(em_f1_pairs, 0))
+  em, mean_f1 = (float(mean_score) for mean_score in np.mean(em_f1_pairs, 0))
   return {"record": (mean_f1 + em) / 2, "f1": mean_f1, "em": em}
 
 
@@ -358,9 +360,11 @@ def _entity_scores(
 ) -> Scores:
   """Computes F1, precision and recall of entities with seqeval."""
   golds = [list(gold_label(task, example)) for example in examples]
-  predicted = [list(p) for p in predictions]
+  predicted = [list(tag_list) for tag_list in predictions]
   _check_lengths(task, predicted, golds)
-  tag_names = {tag or "O" for row in golds + predicted for tag in row}
+  tag_names = {
+    tag or "O" for sentence_tags in golds + predicted for tag in sentence_tags
+  }
   iobes_by_tag: dict[str, str] = {}
   for name in sorted(tag_names | {*task.labels}):
     iobes = tags.to_iobes(name)
@@ -370,8 +374,13 @@ def _entity_scores(
         " so it marks no entity; use the metric accuracy."
       )
     iobes_by_tag[name] = iobes
-  golds = [[iobes_by_tag[tag] for tag in row] for row in golds]
-  predicted = [[iobes_by_tag[tag or "O"] for tag in row] for row in predicted]
+  golds = [
+    [iobes_by_tag[tag] for tag in sentence_tags] for sentence_tags in golds
+  ]
+  predicted = [
+    [iobes_by_tag[tag or "O"] for tag in sentence_tags]
+    for sentence_tags in predicted
+  ]
   seqeval = _import_module("seqeval.metrics", "seqeval")
   suffix, options = "", {}
   if strict:
@@ -393,7 +402,8 @@ def _entity_scores(
 def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
   """Computes SQuAD 1.1's scores; `squad` is F1. See `squad_metrics.squad`."""
   scores = squad_metrics.squad(
-    [p["text"] for p in predictions], [gold_label(task, e) for e in examples]
+    [prediction["text"] for prediction in predictions],
+    [gold_label(task, example) for example in examples],
   )
   return {"squad": scores["f1"]} | scores
 
@@ -422,14 +432,20 @@ def _squad2(
 ) -> Scores:
   """Computes SQuAD 2.0's scores with one of `squad_metrics.SEARCHES`."""
   golds = [gold_label(task, example) for example in examples]
-  scores = squad_metrics.squad2([p["text"] for p in predictions], golds)
+  scores = squad_metrics.squad2(
+    [prediction["text"] for prediction in predictions], golds
+  )
   searched_scores = squad_metrics.squad2(
-    [p["best"] for p in predictions],
+    [prediction["best"] for prediction in predictions],
     golds,
-    [p["null_odds"] for p in predictions],
+    [prediction["null_odds"] for prediction in predictions],
     search=search,
   )
-  scores |= {k: v for k, v in searched_scores.items() if k.startswith("best_")}
+  scores |= {
+    score_name: score
+    for score_name, score in searched_scores.items()
+    if score_name.startswith("best_")
+  }
   return {"squad2": scores["f1"]} | scores
 
 
@@ -452,20 +468,20 @@ def score_warnings(
   first_metric = task.metrics[0] if task.metrics else "the metric"
   if task.kind == "tagging":
     if first_metric not in ("tagging_f1", "tagging_f1_strict"):
-      tags_of_words, predicted_tags = (
+      gold_tags, predicted_tags = (
         list(itertools.chain(*rows)) for rows in (golds, predicted)
       )
       return _warnings_if_all_equal(
-        first_metric, tags_of_words, predicted_tags, "words"
+        first_metric, gold_tags, predicted_tags, "words"
       )
-    lines = []
+    warnings = []
     for adjective, tag_lists in (("predicted", predicted), ("gold", golds)):
       if all((tag or "O") == "O" for tag_list in tag_lists for tag in tag_list):
-        lines.append(
+        warnings.append(
           f"all {adjective} tags are O, so there is no entity: {first_metric}"
           " is 0."
         )
-    return lines
+    return warnings
   if task.kind == "multi_label":
     golds, predicted = (list(map(tuple, rows)) for rows in (golds, predicted))
   return _warnings_if_all_equal(first_metric, golds, predicted, "examples")
@@ -482,16 +498,16 @@ def _warnings_if_all_equal(
     predicted: the predictions.
     unit: "words" or "examples": the things that have one label each.
   """
-  lines = []
+  warnings = []
   verdict = " is not defined" if metric in CORRELATIONS else " says little"
   for role, labels in (("predictions", predicted), ("labels", golds)):
     if len(labels) > 1 and len(set(labels)) == 1:
       label = list(labels[0]) if type(labels[0]) is tuple else labels[0]
-      lines.append(
+      warnings.append(
         f"all {role} of {len(labels)} {unit} are {label!r:.40}: {metric}"
         f"{verdict}."
       )
-  return lines
+  return warnings
 
 
 # The metrics that are not defined if all labels are equal.
@@ -521,7 +537,7 @@ METRICS: dict[str, Metric] = {
 def check_packages(task: Task) -> None:
   """Raises ValueError if a package for a task's metrics is not installed.
 
-  Call this function before the model runs.
+  Call this function before the model runs, so that its results are not lost.
   """
   with Progress(f"importing the metrics of task {task.name}"):
     score_names(task)

@@ -160,7 +160,9 @@ def num_words_without_row(rows: Rows, examples: Examples) -> int:
     [rows.example_indices.repeat(lengths(rows)), rows.offsets[:, 0]], 1
   )
   words_with_piece = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
-  return sum(len(e["words"]) for e in examples) - len(words_with_piece)
+  return sum(len(example["words"]) for example in examples) - len(
+    words_with_piece
+  )
 
 
 def _check_token_logits(task: Task, rows: Rows, logits: Logits) -> None:
@@ -186,7 +188,7 @@ def _check_token_logits(task: Task, rows: Rows, logits: Logits) -> None:
 
 def check_finite(*logits: np.ndarray) -> None:
   """Raises ValueError unless all logits are finite."""
-  if not all(np.isfinite(x).all() for x in logits):
+  if not all(np.isfinite(row_logits).all() for row_logits in logits):
     raise UserError("the model's logits are not finite; the model is broken.")
 
 
@@ -301,22 +303,26 @@ def answer_questions(
     rows.example_indices, np.arange(len(examples) + 1)
   )
   answers = []
-  for index, example in enumerate(examples):
-    row_indices = range(row_bounds[index], row_bounds[index + 1])
+  for example_index, example in enumerate(examples):
+    row_indices = range(
+      row_bounds[example_index], row_bounds[example_index + 1]
+    )
     offsets = [
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in row_indices
     ]
     scores = [np.asarray(logits[i], np.float64) for i in row_indices]
-    # Row 0 of the scores ends with the logits of "no answer". Use the window in
-    # which "no answer" has the lowest score.
+    # In each window, the last two entries of `scores[0]` are the logits of "no
+    # answer". Use the window in which "no answer" has the lowest score.
     null_logits = (
-      min((s[0, -2:] for s in scores), key=sum) if may_lack_answer else None
+      min((window_scores[0, -2:] for window_scores in scores), key=sum)
+      if may_lack_answer
+      else None
     )
     pairs = [
-      _beam_pairs(s, len(o))
+      _beam_pairs(window_scores, len(window_offsets))
       if from_beam
-      else _best_pairs(s[: len(o)], rules.n_best)
-      for s, o in zip(scores, offsets, strict=True)
+      else _best_pairs(window_scores[: len(window_offsets)], rules.n_best)
+      for window_scores, window_offsets in zip(scores, offsets, strict=True)
     ]
     spans = _legal_spans(offsets, pairs, rules)
     context = example["context"]
@@ -337,8 +343,8 @@ def _best_pairs(scores: np.ndarray, n_best: int) -> _Pairs:
     n_best: the number of starts, and also the number of ends.
   """
   best_columns = np.argsort(-scores, 0, kind="stable")[:n_best]
-  pairs = np.meshgrid(*best_columns.T, indexing="ij")
-  starts, ends = (x.ravel() for x in pairs)
+  start_and_end_grids = np.meshgrid(*best_columns.T, indexing="ij")
+  starts, ends = (columns.ravel() for columns in start_and_end_grids)
   return _Pairs(starts, ends, scores[starts, 0], scores[ends, 1])
 
 
@@ -366,12 +372,13 @@ def _legal_spans(
     The spans in the order of run_squad.py.
   """
   # For each window, True at the tokens of the context.
-  in_context = [o[:, 0] >= 0 for o in offsets]
+  in_context = [piece_offsets[:, 0] >= 0 for piece_offsets in offsets]
   start_masks = in_context
   if rules.max_context and len(offsets) > 1:
     start_masks = [mask.copy() for mask in in_context]
     context_offsets = [
-      o[mask] for o, mask in zip(offsets, in_context, strict=True)
+      piece_offsets[mask]
+      for piece_offsets, mask in zip(offsets, in_context, strict=True)
     ]
     piece_ranges = _piece_ranges(context_offsets)
     window_of_piece = best_windows(piece_ranges[-1][1], piece_ranges)
@@ -445,17 +452,24 @@ def _answer(
   if null_logits is not None and not from_beam:
     null_pair = float(null_logits[0]), float(null_logits[1])
     scores = np.append(scores, null_logits.sum())
-  for k in np.argsort(-scores, kind="stable"):
+  for span_index in np.argsort(-scores, kind="stable"):
     if len(candidates) >= rules.n_best:
       break
-    if null_pair and k == len(spans.begins):
+    if null_pair and span_index == len(spans.begins):
       candidates[""] = null_pair
       continue
-    text_with_spaces = context[spans.begins[k] : spans.ends[k]]
+    text_with_spaces = context[
+      spans.begins[span_index] : spans.ends[span_index]
+    ]
     text = text_with_spaces.strip()
     if text and text not in candidates:
-      starts[text] = int(spans.begins[k]) + text_with_spaces.index(text)
-      logits = float(spans.start_logits[k]), float(spans.end_logits[k])
+      starts[text] = int(spans.begins[span_index]) + text_with_spaces.index(
+        text
+      )
+      logits = (
+        float(spans.start_logits[span_index]),
+        float(spans.end_logits[span_index]),
+      )
       candidates[text] = logits
   if null_pair:
     candidates.setdefault("", null_pair)
@@ -468,11 +482,16 @@ def _answer(
     null_odds = float(null_logits.sum()) - best_score
     answer["null_odds"] = null_odds
     answer["text"] = "" if null_odds > rules.threshold else best
-  totals = np.array([sum(pair) for pair in candidates.values()])
-  weights = np.exp(totals - totals.max())
+  candidate_scores = np.array([sum(pair) for pair in candidates.values()])
+  weights = np.exp(candidate_scores - candidate_scores.max())
   answer["nbest"] = [
-    {"text": text, "probability": p, "start_logit": start, "end_logit": end}
-    for (text, (start, end)), p in zip(
+    {
+      "text": text,
+      "probability": probability,
+      "start_logit": start,
+      "end_logit": end,
+    }
+    for (text, (start, end)), probability in zip(
       candidates.items(), (weights / weights.sum()).tolist(), strict=True
     )
   ]

@@ -102,8 +102,8 @@ def prepare(
     **options: options of the tokenizer.
 
   Returns:
-    The content of `meta.json`. Its entry `notes` is split -> event -> list with
-    the number of examples, and with the ids of the first ten examples.
+    The content of `meta.json`. Its entry `notes` is {split: {event: [the number
+    of examples, the ids of the first ten examples]}}.
 
   Raises:
     ValueError: an input is wrong, or the folder exists and was not made from
@@ -138,25 +138,33 @@ def _prepare(
 ) -> dict[str, Any]:
   """Does the work of `prepare`, and shows each step on `progress`."""
   vocabulary = open_vocabulary.load(vocab, **options)
-  if line := open_vocabulary.unreachable_warning(vocabulary, vocab):
-    note(line)
+  if note_text := open_vocabulary.unreachable_warning(vocabulary, vocab):
+    note(note_text)
   if add_tokens is not None:
-    vocabulary, line = token_files.add_from_file(vocabulary, add_tokens)
-    note(line)
+    vocabulary, note_text = token_files.add_from_file(vocabulary, add_tokens)
+    note(note_text)
   progress.describe("reading")
-  paths = [path for i in inputs for path in _input_files(i.path)]
-  watch = files.FileWatch(
+  paths = [
+    path for task_input in inputs for path in _input_files(task_input.path)
+  ]
+  file_watch = files.FileWatch(
     path for path in paths if pathlib.Path(path).is_file()
   )
   made_from: dict[str, Any] = dict(
     version=ENCODING_VERSION,
     # JSON has lists instead of tuples.
-    task=[list(x) if type(x) is tuple else x for x in task_format.task],
+    task=[
+      list(field) if type(field) is tuple else field
+      for field in task_format.task
+    ],
     length=length,
     stride=stride,
     max_question=max_question,
     tokenizer=_digest_tokenizer(vocabulary),
-    input=[[i.split, _digest_input(i.path)] for i in inputs],
+    input=[
+      [task_input.split, _digest_input(task_input.path)]
+      for task_input in inputs
+    ],
   )
   if vocabulary.added_tokens:
     made_from["added_tokens"] = [
@@ -171,9 +179,9 @@ def _prepare(
   except ValueError:
     # If a program is still writing an input, report this rather than the wrong
     # format that a half-written file often has.
-    watch.check_command_input()
+    file_watch.check_command_input()
     raise
-  watch.check_command_input()
+  file_watch.check_command_input()
   layout = layouts.layout_of(vocabulary)
   splits, notes = {}, _input_notes(contents)
   for split, examples in contents.splits.items():
@@ -219,6 +227,7 @@ def _input_notes(
       "lines left out for their number of columns": count_and_lines
     }
   if contents.notes:
+    # A number of 0 says that the event is a whole sentence; see `note_lines`.
     notes["labels"] = {sentence: [0, []] for sentence in contents.notes}
   return notes
 
@@ -295,4 +304,8 @@ def _input_files(path: str) -> list[str]:
   """Returns the path of an input, or the sorted paths of a folder's files."""
   if not pathlib.Path(path).is_dir():
     return [path]
-  return sorted(str(p) for p in pathlib.Path(path).rglob("*") if not p.is_dir())
+  return sorted(
+    str(file_path)
+    for file_path in pathlib.Path(path).rglob("*")
+    if not file_path.is_dir()
+  )

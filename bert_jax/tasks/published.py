@@ -50,7 +50,7 @@ _ZERO_ONE, _FALSE_TRUE = ("0", "1"), ("false", "true")
 _ENTAILMENT = ("entailment", "not_entailment")
 # Task -> labels, metrics, name in TensorFlow Datasets. The labels come from
 # `get_labels` in google-research/bert run_classifier.py. For the tasks that
-# this file lacks, the labels come from google-research/electra
+# run_classifier.py lacks, the labels come from google-research/electra
 # finetune/classification/classification_tasks.py.
 _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "cola": (_ZERO_ONE, ("matthews",), "glue/cola"),
@@ -115,7 +115,7 @@ def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
 def _glue_task(name: str) -> TaskFormat:
   labels, metrics, tfds_name = _GLUE[name]
   kind = "classification" if labels else "regression"
-  task = Task(name, kind, labels, 1, metrics)
+  task = Task(name, kind, labels, num_choices=1, metrics=metrics)
   read = functools.partial(glue.records, name)
   return TaskFormat(task, read, _one_example(glue.parse, task), tfds_name)
 
@@ -130,44 +130,58 @@ def _superglue_task(name: str) -> TaskFormat:
     task,
     _without_skipping(functools.partial(superglue.records, name)),
     functools.partial(superglue.parse, task),
-    f"super_glue/{name}",
-    length,
+    tfds_name=f"super_glue/{name}",
+    length=length,
   )
 
 
 def _choice_task(name: str) -> TaskFormat:
   if name == "swag":
-    task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
+    task = Task(
+      name,
+      "choice",
+      ("0", "1", "2", "3"),
+      num_choices=4,
+      metrics=("accuracy",),
+    )
     parser = _one_example(choices.parse_swag, task)
-    return TaskFormat(task, _without_skipping(tables.records), parser, "", 128)
-  task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
+    return TaskFormat(
+      task, _without_skipping(tables.records), parser, tfds_name="", length=128
+    )
+  task = Task(
+    name, "choice", choices.LETTERS, num_choices=4, metrics=("accuracy",)
+  )
   parser = _one_example(choices.parse_race, task)
   return TaskFormat(
-    task, _without_skipping(choices.race_records), parser, "race/high", 512
+    task,
+    _without_skipping(choices.race_records),
+    parser,
+    tfds_name="race/high",
+    length=512,
   )
 
 
 def _tagging_task(name: str) -> TaskFormat:
   labels = _iob2_tags(_ENTITY_TYPES[name])
-  task = Task(name, "tagging", labels, 1, ("tagging_f1",))
+  task = Task(name, "tagging", labels, num_choices=1, metrics=("tagging_f1",))
   # Rows of CoNLL 2003 have context, as in Devlin et al. 2018, section 5.3.
   is_conll2003 = name == "conll2003"
   return TaskFormat(
     task,
     _without_skipping(conll.published_records),
     _one_example(conll.parse, task),
-    "conll2003" if is_conll2003 else "",
-    512 if is_conll2003 else 128,
-    is_conll2003,
+    tfds_name="conll2003" if is_conll2003 else "",
+    length=512 if is_conll2003 else 128,
+    with_context=is_conll2003,
   )
 
 
 def _squad_task(name: str) -> TaskFormat:
-  task = Task(name, "span", (), 1, (name,))
+  task = Task(name, "span", labels=(), num_choices=1, metrics=(name,))
   tfds_name = "squad/v2.0" if name == "squad2" else "squad/v1.1"
   parser = _one_example(squad.parse, task)
   return TaskFormat(
-    task, _without_skipping(squad.records), parser, tfds_name, 384
+    task, _without_skipping(squad.records), parser, tfds_name, length=384
   )
 
 

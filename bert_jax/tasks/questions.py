@@ -2,7 +2,8 @@
 
 The rows are as in google-research/bert run_squad.py (length 384, stride 128, 64
 tokens of the question), with two differences. An answer is located by the
-characters of the raw context, not by words. The stride cannot leave a gap.
+characters of the raw context, not by words. No stride leaves a gap between two
+windows.
 """
 
 import functools
@@ -35,14 +36,15 @@ class Context(NamedTuple):
 def has_misplaced_answer(example: dict[str, Any]) -> bool:
   """Returns True if an answer's text is not in the context at its offset."""
   return any(
-    example["context"][a["answer_start"] :][: len(a["text"])] != a["text"]
-    or a["answer_start"] < 0
-    for a in example["answers"] or ()
+    example["context"][answer["answer_start"] :][: len(answer["text"])]
+    != answer["text"]
+    or answer["answer_start"] < 0
+    for answer in example["answers"] or ()
   )
 
 
 def encode_context(vocabulary: Vocabulary, context: str) -> Context:
-  """Returns a context's pieces; offsets leave out a piece's outer spaces."""
+  """Returns a context's pieces; their offsets leave out spaces at the ends."""
   encoded = vocabulary.encode_offsets([context])[0]
   offsets = []
   for begin, end in encoded.offsets:
@@ -104,7 +106,9 @@ def encode_questions(
   layouts.check_length(layout, length)
   num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
   max_question_tokens = min(max_question, (length - num_special) // 2)
-  questions = vocabulary.encode_batch([e["question"] for e in examples])
+  ids_by_question = vocabulary.encode_batch(
+    [example["question"] for example in examples]
+  )
   id_arrays, row_lengths, second_begins, example_indices, labels, offsets = (
     [],
     [],
@@ -115,15 +119,18 @@ def encode_questions(
   )
   notes: dict[str, list[str]] = {}
   begin, between, end = (
-    np.array(x, np.int32) for x in (layout.begin, layout.between, layout.end)
+    np.array(special_ids, np.int32)
+    for special_ids in (layout.begin, layout.between, layout.end)
   )
   # The questions about one context are adjacent, so a cache of one context is
   # enough.
-  encode = functools.lru_cache(1)(functools.partial(encode_context, vocabulary))
+  encode_and_cache = functools.lru_cache(1)(
+    functools.partial(encode_context, vocabulary)
+  )
   for example_index, (example, question_ids) in enumerate(
-    zip(examples, questions, strict=True)
+    zip(examples, ids_by_question, strict=True)
   ):
-    context = encode(example["context"])
+    context = encode_and_cache(example["context"])
     if len(question_ids) > max_question_tokens:
       notes.setdefault("questions cut", []).append(example["id"])
     answer, fault = _find_answer(example, context)
@@ -138,19 +145,19 @@ def encode_questions(
     for window_begin, window_end in window_bounds(
       len(context.ids), capacity, window_stride
     ):
-      row = [
+      row_arrays = [
         begin,
         question,
         between,
         context.ids[window_begin:window_end],
         end,
       ]
-      row_length = sum(map(len, row))
+      row_length = sum(map(len, row_arrays))
       row_offsets = np.full((row_length, 2), -1, np.int32)
       row_offsets[
         context_column : context_column + window_end - window_begin
       ] = context.offsets[window_begin:window_end]
-      id_arrays += row
+      id_arrays += row_arrays
       row_lengths.append(row_length)
       second_begins.append(context_column)
       example_indices.append(example_index)
@@ -159,12 +166,12 @@ def encode_questions(
         _answer_columns(answer, window_begin, window_end, context_column)
       )
   rows = Rows(
-    np.concatenate([np.zeros(0, np.int32), *id_arrays]),
-    np.cumsum([0, *row_lengths], dtype=np.int64),
-    np.array(second_begins, np.int32),
-    np.array(example_indices, np.int64),
-    np.array(labels, np.int32).reshape(-1, 2),
-    np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
+    ids=np.concatenate([np.zeros(0, np.int32), *id_arrays]),
+    starts=np.cumsum([0, *row_lengths], dtype=np.int64),
+    second_begins=np.array(second_begins, np.int32),
+    example_indices=np.array(example_indices, np.int64),
+    labels=np.array(labels, np.int32).reshape(-1, 2),
+    offsets=np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
   )
   return EncodedExamples(rows, notes)
 
@@ -203,8 +210,8 @@ def _answer_columns(
 
   Args:
     answer: see `_find_answer`.
-    begin: the first piece of the context in the row.
-    end: the piece after the last piece of the context in the row.
+    begin: the index of the row's first piece in the context.
+    end: the index of the piece after the row's last piece in the context.
     first_column: the column of piece `begin`.
   """
   if answer is None:

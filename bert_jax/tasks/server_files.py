@@ -41,8 +41,8 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
-# The test sets of other tasks that a task's model predicts: task -> word in the
-# name of the test set's split -> file.
+# Test sets without training data of their own, which a task's model predicts:
+# task -> a word in the name of the test set's split -> file.
 OTHER_TEST_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
@@ -128,8 +128,8 @@ def write(
     )
   if not text_by_file:
     text_by_file["predictions.jsonl"] = _json_lines(
-      {"id": e.get("id"), "prediction": p}
-      for e, p in zip(examples, predictions, strict=True)
+      {"id": example.get("id"), "prediction": prediction}
+      for example, prediction in zip(examples, predictions, strict=True)
     )
   for name, text in text_by_file.items():
     write_atomically(target / name, text)
@@ -144,7 +144,11 @@ def _write_squad(
   """Writes the files of SQuAD; see `write`."""
   ids = [example["id"] for example in examples]
   if len(set(ids)) < len(ids):
-    repeated_id = next(n for i, n in enumerate(ids) if n in ids[:i])
+    repeated_id = next(
+      question_id
+      for index, question_id in enumerate(ids)
+      if question_id in ids[:index]
+    )
     raise UserError(
       f"question id {repeated_id!r} occurs twice; SQuAD's files have one answer"
       " for each id."
@@ -170,7 +174,7 @@ def conll_text(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
     predictions: for each example a tag for each word.
     examples: examples with `words` and `tags`.
   """
-  blocks = []
+  sentence_blocks = []
   for example, tags in zip(examples, predictions, strict=True):
     columns = [
       ["_".join((cell or "").split()) or "_" for cell in column]
@@ -178,8 +182,8 @@ def conll_text(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
       if column is not None
     ]
     rows = zip(*columns, strict=True)
-    blocks.append("".join(" ".join(row) + "\n" for row in rows))
-  return "\n".join(blocks)
+    sentence_blocks.append("".join(" ".join(cells) + "\n" for cells in rows))
+  return "\n".join(sentence_blocks)
 
 
 def glue_text(task: Task, predictions: Sequence[Any]) -> str:

@@ -70,7 +70,7 @@ def best_scores(
     rule: see `f1`.
   """
   if rule == "2.0":
-    golds = [g for g in golds if normalise(g)]
+    golds = [gold for gold in golds if normalise(gold)]
   golds = golds or [""]
   return (
     max(exact_match(prediction, gold) for gold in golds),
@@ -88,7 +88,8 @@ def squad(
     golds: the true answers to each question.
   """
   em_f1_pairs = [
-    best_scores(t, g, "1.1") for t, g in zip(predictions, golds, strict=True)
+    best_scores(prediction, true_answers, "1.1")
+    for prediction, true_answers in zip(predictions, golds, strict=True)
   ]
   em, mean_f1 = np.mean(em_f1_pairs, 0) * 100.0
   return {"exact_match": float(em), "f1": float(mean_f1)}
@@ -112,9 +113,9 @@ def squad2(
     threshold: if the odds of a question are larger than the threshold, its
       prediction counts as "no answer".
     search: how the best threshold is found. "reachable" finds a threshold that
-      gives the best score. "official" is the search of evaluate-v2.0.py. It may
-      separate questions with equal odds, which no threshold can do, and its
-      threshold is 0.0 if it is best to answer no question.
+      gives the best score. "official" is the search of evaluate-v2.0.py. The
+      official search may separate questions with equal odds, which no threshold
+      can do. Its threshold is 0.0 if it is best to answer no question.
 
   Returns:
     `exact`, `f1` and `total` of all questions. The prefix `HasAns_` marks the
@@ -123,19 +124,24 @@ def squad2(
     `best_f1`, with their thresholds `best_exact_thresh` and `best_f1_thresh`.
   """
   raw_scores = np.array(
-    [best_scores(t, g) for t, g in zip(predictions, golds, strict=True)]
+    [
+      best_scores(prediction, true_answers)
+      for prediction, true_answers in zip(predictions, golds, strict=True)
+    ]
   )
-  is_answerable = np.array([len(g) > 0 for g in golds])
+  is_answerable = np.array([len(true_answers) > 0 for true_answers in golds])
   scores = raw_scores
   if null_odds is not None:
-    is_null = np.asarray(null_odds, np.float64) > threshold
-    scores = np.where(is_null[:, None], ~is_answerable[:, None], raw_scores)
+    is_without_answer = np.asarray(null_odds, np.float64) > threshold
+    scores = np.where(
+      is_without_answer[:, None], ~is_answerable[:, None], raw_scores
+    )
   means = _means(scores, "")
   for prefix, mask in (("HasAns_", is_answerable), ("NoAns_", ~is_answerable)):
     if mask.any():
       means |= _means(scores[mask], prefix)
   if null_odds is not None:
-    is_empty = np.array([not t for t in predictions])
+    is_empty = np.array([not prediction for prediction in predictions])
     for column, name in enumerate(("best_exact", "best_f1")):
       score, best_threshold = _best_threshold(
         raw_scores[:, column], null_odds, is_answerable, is_empty, search
@@ -186,17 +192,22 @@ def _best_threshold(
     unanswerable_gains = scores - 1.0
   gains = np.where(is_answerable, scores, unanswerable_gains)
   order = np.argsort(odds, kind="stable")
-  null_total = float((~is_answerable).sum())
-  totals = null_total + np.cumsum(gains[order])
-  null_threshold = 0.0  # The threshold that answers no question.
+  total_without_answers = float((~is_answerable).sum())
+  totals = total_without_answers + np.cumsum(gains[order])
+  # The threshold with which no question gets an answer.
+  threshold_without_answers = 0.0
   if search == "reachable":
     # No threshold separates questions with equal odds.
-    is_last = np.append(np.diff(odds[order]) > 0, True)
-    totals = np.where(is_last, totals, -np.inf)
+    is_last_of_equal_odds = np.append(np.diff(odds[order]) > 0, True)
+    totals = np.where(is_last_of_equal_odds, totals, -np.inf)
     min_odds = odds[order[0]]
-    null_threshold = float(min(min_odds - 1.0, np.nextafter(min_odds, -np.inf)))
+    threshold_without_answers = float(
+      min(min_odds - 1.0, np.nextafter(min_odds, -np.inf))
+    )
   best_index = int(np.argmax(totals))
-  if totals[best_index] <= null_total:
-    return 100.0 * null_total / len(scores), null_threshold
+  if totals[best_index] <= total_without_answers:
+    return 100.0 * total_without_answers / len(
+      scores
+    ), threshold_without_answers
   score = 100.0 * float(totals[best_index]) / len(scores)
   return score, float(odds[order[best_index]])

@@ -54,25 +54,35 @@ def encode_sentences(
   layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   capacity = length - len(layout.begin) - len(layout.end)
-  words = [word for e in examples for word in e["words"]]
+  words = [word for example in examples for word in example["words"]]
   ids, piece_counts = word_pieces(vocabulary, words)
-  tags = [t for e in examples for t in e["tags"] or [None] * len(e["words"])]
-  word_counts = [len(e["words"]) for e in examples]
+  tags = [
+    tag
+    for example in examples
+    for tag in example["tags"] or [None] * len(example["words"])
+  ]
+  word_counts = [len(example["words"]) for example in examples]
   first_words = np.cumsum([0, *word_counts], dtype=np.int64)
   sentence_indices = np.repeat(np.arange(len(examples)), word_counts)
   flat_words = _FlatWords(
     ids, label_ids(task, tags), piece_counts, first_words, sentence_indices
   )
-  # Example e has the pieces [bounds[e], bounds[e + 1]).
-  bounds = flat_words.word_bounds[first_words].tolist()
-  documents = _document_bounds(examples, bounds) if with_context else None
+  # Example i has the pieces [piece_bounds[i], piece_bounds[i + 1]).
+  piece_bounds = flat_words.word_bounds[first_words].tolist()
+  document_bounds = (
+    _document_bounds(examples, piece_bounds) if with_context else None
+  )
   row_windows, long_sentence_ids = [], []
-  for example_index, (begin, end) in enumerate(itertools.pairwise(bounds)):
+  for example_index, (begin, end) in enumerate(
+    itertools.pairwise(piece_bounds)
+  ):
     sentence_windows = window_bounds(
       end - begin, capacity, max(capacity // 2, 1)
     )
-    if documents is not None and len(sentence_windows) == 1:
-      widened_window = _widen(begin, end, *documents[example_index], capacity)
+    if document_bounds is not None and len(sentence_windows) == 1:
+      widened_window = _widen(
+        begin, end, *document_bounds[example_index], capacity
+      )
       row_windows.append(_Window(example_index, *widened_window, begin, end))
       continue
     window_of_piece = best_windows(end - begin, sentence_windows)
@@ -173,7 +183,8 @@ def _document_bounds(
     examples: E examples.
     bounds: the first piece of each example, then the number of pieces.
   """
-  names = [e["document"] for e in examples]
+  names = [example["document"] for example in examples]
+  # A tuple with the example's index is equal to no other name.
   names = [(i,) if name is None else name for i, name in enumerate(names)]
   bounds_by_name: dict[Any, tuple[int, int]] = {}
   for i, name in enumerate(names):
@@ -193,18 +204,23 @@ def _widen(
   the opposite side gets more than half.
   """
   num_spare = capacity - (end - begin)
-  num_added = min(
+  num_added_before = min(
     begin - document_begin,
     max(num_spare // 2, num_spare - (document_end - end)),
   )
-  return begin - num_added, min(document_end, end + num_spare - num_added)
+  return begin - num_added_before, min(
+    document_end, end + num_spare - num_added_before
+  )
 
 
 def _build_rows(
   layout: layouts.Layout, windows: list[_Window], flat_words: _FlatWords
 ) -> Rows:
   """Makes a row from each window."""
-  prefix, suffix = (np.array(x, np.int32) for x in (layout.begin, layout.end))
+  prefix, suffix = (
+    np.array(special_ids, np.int32)
+    for special_ids in (layout.begin, layout.end)
+  )
   id_arrays, word_arrays, row_lengths = (
     [np.zeros(0, np.int32)],
     [np.zeros(0, np.int64)],
@@ -233,10 +249,13 @@ def _build_rows(
     :, None
   ]
   return Rows(
-    np.concatenate(id_arrays),
-    np.cumsum(row_lengths, dtype=np.int64),
-    np.array(row_lengths[1:], np.int32),
-    np.array([window.example_index for window in windows], np.int64),
-    labels,
-    offsets,
+    ids=np.concatenate(id_arrays),
+    starts=np.cumsum(row_lengths, dtype=np.int64),
+    # A row has one segment.
+    second_begins=np.array(row_lengths[1:], np.int32),
+    example_indices=np.array(
+      [window.example_index for window in windows], np.int64
+    ),
+    labels=labels,
+    offsets=offsets,
   )

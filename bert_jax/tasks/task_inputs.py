@@ -89,7 +89,13 @@ def find_task(
     custom.check_labels(kind, labels)
   custom_columns = custom.parse_columns(columns, kind) if columns else {}
   labels = _label_names(custom_columns, labels)
-  task = Task(name, kind, tuple(labels), 1, custom.metrics_of(kind, labels))
+  task = Task(
+    name,
+    kind,
+    tuple(labels),
+    num_choices=1,
+    metrics=custom.metrics_of(kind, labels),
+  )
   return _custom_task(task, custom_columns)
 
 
@@ -116,7 +122,7 @@ def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFormat:
     task,
     lambda path, skipped: custom.records(path, task.kind, custom_columns),
     lambda record, needs_label: [parse(record, needs_label)],
-    "",
+    tfds_name="",
     columns=dict(custom_columns),
   )
 
@@ -188,8 +194,8 @@ def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
     labels = _training_labels(task, splits, records)
     metrics = custom.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
-  if task.kind == "tagging" and (line := tags.spelling_warning(task.labels)):
-    notes.append(line)
+  if task.kind == "tagging" and (warning := tags.spelling_warning(task.labels)):
+    notes.append(warning)
   for split, examples in splits.items():
     _set_ids(task, split, examples)
   return Contents(task, splits, skipped, notes)
@@ -256,7 +262,9 @@ def _name_labels(
       example["label"] = label_fields.label_names(values, task.labels, location)
     elif values or needs_label:
       marks = zip(marked_labels, values, strict=True)
-      example["label"] = [n for n, x in marks if label_fields.is_one_mark(x)]
+      example["label"] = [
+        label for label, mark in marks if label_fields.is_one_mark(mark)
+      ]
     else:
       example["label"] = None
   if not marked_labels:
@@ -267,7 +275,9 @@ def _name_labels(
 def _hide_empty_labels(splits: Mapping[str, Examples]) -> None:
   """Sets the labels of a test set to None if no example names a label."""
   for split, examples in splits.items():
-    if not needs_labels(split) and not any(e["label"] for e in examples):
+    if not needs_labels(split) and not any(
+      example["label"] for example in examples
+    ):
       for example in examples:
         example["label"] = None
 
@@ -312,7 +322,10 @@ def _check_tags(
 ) -> None:
   """Raises ValueError if some tags have a prefix and some have none."""
   tag_names = {
-    t for examples in splits.values() for e in examples for t in e["tags"] or ()
+    tag
+    for examples in splits.values()
+    for example in examples
+    for tag in example["tags"] or ()
   }
   unprefixed_tag = tags.find_unprefixed(tag_names)
   if unprefixed_tag is None:

@@ -101,9 +101,9 @@ def cut_into_windows(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
   if capacities[longer_index] < capacity // 2:
     capacities = [capacity // 2, capacity // 2]
   return [
-    [a, b]
-    for a in _cut(first_text, capacities[0])
-    for b in _cut(second_text, capacities[1])
+    [first_window, second_window]
+    for first_window in _cut(first_text, capacities[0])
+    for second_window in _cut(second_text, capacities[1])
   ]
 
 
@@ -129,16 +129,18 @@ def encode_in_windows(
   layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
   num_special = len(layout.begin) + len(layout.end)
-  flat_ids, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
-  ids = iter(np.split(flat_ids, np.cumsum(counts)[:-1]))
+  flat_ids, text_lengths = vocabulary.encode_flat(
+    [text for example_texts in texts for text in example_texts]
+  )
+  ids_of_texts = iter(np.split(flat_ids, np.cumsum(text_lengths)[:-1]))
   id_arrays, row_lengths, second_begins, example_indices = (
     [np.zeros(0, np.int32)],
     [0],
     [],
     [],
   )
-  for i, example_texts in enumerate(texts):
-    text_ids = [next(ids) for _ in example_texts]
+  for example_index, example_texts in enumerate(texts):
+    text_ids = [next(ids_of_texts) for _ in example_texts]
     num_between = len(layout.between) if len(text_ids) == 2 else 0
     for window in cut_into_windows(
       text_ids, length - num_special - num_between
@@ -147,14 +149,14 @@ def encode_in_windows(
       id_arrays += row.id_arrays
       row_lengths.append(row.size)
       second_begins.append(row.second_begin)
-      example_indices.append(i)
+      example_indices.append(example_index)
   return Rows(
-    np.concatenate(id_arrays),
-    np.cumsum(row_lengths, dtype=np.int64),
-    np.array(second_begins, np.int32),
-    np.array(example_indices, np.int64),
-    np.full(len(example_indices), -1, np.int32),
-    np.zeros((0, 2), np.int32),
+    ids=np.concatenate(id_arrays),
+    starts=np.cumsum(row_lengths, dtype=np.int64),
+    second_begins=np.array(second_begins, np.int32),
+    example_indices=np.array(example_indices, np.int64),
+    labels=np.full(len(example_indices), -1, np.int32),
+    offsets=np.zeros((0, 2), np.int32),
   )
 
 
@@ -182,26 +184,28 @@ def encode_masked_texts(
   if mask is None:
     raise UserError("the tokenizer has no mask token to fill.")
   capacity = length - len(layout.begin) - len(layout.end)
-  id_arrays, row_lengths, text_indices, columns = (
+  id_arrays, row_lengths, text_indices, mask_columns = (
     [np.zeros(0, np.int32)],
     [0],
     [],
     [],
   )
-  for i, text in enumerate(texts):
+  for text_index, text in enumerate(texts):
     ids = np.array(vocabulary.encode_special(text), np.int32)
     for mask_index in np.flatnonzero(ids == mask):
       begin = max(0, min(int(mask_index) - capacity // 2, len(ids) - capacity))
-      window = [layout.begin, ids[begin : begin + capacity], layout.end]
-      id_arrays += [np.array(x, np.int32) for x in window]
-      row_lengths.append(sum(map(len, window)))
-      text_indices.append(i)
-      columns.append(len(layout.begin) + int(mask_index) - begin)
+      row_parts = [layout.begin, ids[begin : begin + capacity], layout.end]
+      id_arrays += [
+        np.array(ids_of_part, np.int32) for ids_of_part in row_parts
+      ]
+      row_lengths.append(sum(map(len, row_parts)))
+      text_indices.append(text_index)
+      mask_columns.append(len(layout.begin) + int(mask_index) - begin)
   return Rows(
-    np.concatenate(id_arrays),
-    np.cumsum(row_lengths, dtype=np.int64),
-    np.array(row_lengths[1:], np.int32),
-    np.array(text_indices, np.int64),
-    np.full(len(text_indices), -1, np.int32),
-    np.zeros((0, 2), np.int32),
-  ), np.array(columns, np.int32)
+    ids=np.concatenate(id_arrays),
+    starts=np.cumsum(row_lengths, dtype=np.int64),
+    second_begins=np.array(row_lengths[1:], np.int32),
+    example_indices=np.array(text_indices, np.int64),
+    labels=np.full(len(text_indices), -1, np.int32),
+    offsets=np.zeros((0, 2), np.int32),
+  ), np.array(mask_columns, np.int32)
