@@ -405,6 +405,7 @@ class Watch:
     is_first_line = not self._has_printed and last_line_time < self._begin
     longest_silence = FIRST_WAIT if is_first_line else INTERVAL
     is_last_watch = _silence.watches[-1:] == [self]
+    # If another block prints lines now, look again later.
     if _silence.num_progresses or not is_last_watch:
       return longest_silence
     silence_begin = max(self._begin, last_line_time)

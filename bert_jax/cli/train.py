@@ -14,7 +14,7 @@ EXAMPLE = """\
     --config.data.path=data/mine --config.micro_batches=4"""
 TAKES_CONFIG = True
 CONTINUES = True
-# At a lower level, orbax would log every step of a save, and the traceback of
+# At a lower level, orbax would log every part of a save, and the traceback of
 # an error for which the command prints a sentence.
 VERBOSITY = logging.FATAL
 

@@ -121,12 +121,12 @@ class _RowRecord:
 def _add_step(spans: list[list[int]], step: int) -> None:
   """Adds a step to a list of spans, [first step, last step, interval]."""
   if spans:
-    first, last, every = spans[-1]
+    first, last, interval = spans[-1]
     # A span of one step gets its interval from the next step.
     if first == last and step > last:
       spans[-1] = [first, step, step - first]
       return
-    if step == last + every:
+    if step == last + interval:
       spans[-1][1] = step
       return
   spans.append([step, step, 1])
@@ -135,19 +135,19 @@ def _add_step(spans: list[list[int]], step: int) -> None:
 def _steps_in(spans: list[list[int]]) -> set[int]:
   return {
     step
-    for first, last, every in spans
-    for step in range(first, last + 1, every)
+    for first, last, interval in spans
+    for step in range(first, last + 1, interval)
   }
 
 
 def _format_steps(spans: list[list[int]]) -> str:
   """Formats the steps of spans in a short form; there may be thousands."""
   texts: list[str] = []
-  for first, last, every in spans:
-    if (last - first) // every < 3:
-      texts += map(str, range(first, last + 1, every))
+  for first, last, interval in spans:
+    if (last - first) // interval < 3:
+      texts += map(str, range(first, last + 1, interval))
     else:
-      every_note = f" (every {every})" if every > 1 else ""
+      every_note = f" (every {interval})" if interval > 1 else ""
       texts.append(f"{first} to {last}{every_note}")
   return f"step{'s' if len(_steps_in(spans)) > 1 else ''} {', '.join(texts)}"
 
@@ -252,7 +252,7 @@ class Logger:
 
   @contextlib.contextmanager
   def count_wait(self, name: str) -> Iterator[None]:
-    """Adds the time of the block to the waiting time.
+    """Adds the time of the block to the time that the run waits.
 
     Args:
       name: what the run waits for, "data" or "checkpoint".

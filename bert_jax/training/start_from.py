@@ -41,8 +41,8 @@ _MAX_LISTED = 6
 # "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
 # of the old pieces into which the model's tokenizer splits the new piece.
 NEW_ROW_METHODS = ("mean", "drawn")
-# Settings in which a run may differ from the model that it starts from. They do
-# not decide the shapes of the parameters that are taken.
+# Settings in which a run may differ from the model that it starts from. The
+# parameters that are taken do not depend on them.
 SETTINGS_THAT_MAY_DIFFER = (
   "dropout",
   "attention_dropout",
@@ -174,6 +174,7 @@ def read_for_pretraining(
   model_pair_name = source.get("pair_name", default_pair_name)
   run_pair_name = objective.get("pair_name", "nsp")
   pair_head_names = [name for name in arrays if name.startswith("pair/")]
+  # A head for the other task on pairs (NSP or SOP) is not taken.
   if (
     objective["name"] == "mlm"
     and pair_head_names

@@ -57,7 +57,7 @@ def accumulate_gradients(
 ) -> tuple[Any, Metrics, Any]:
   """Computes the gradients of a batch, micro-batch by micro-batch.
 
-  Each sum of losses is divided by the weight of the whole batch. So the
+  Each sum of losses is divided by its divisor for the whole batch. So the
   gradients of the micro-batches add up to the gradient of the batch, even if
   one micro-batch has more targets than another.
 

@@ -83,7 +83,7 @@ def parse_axis(axis: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   """Splits `KEY=A,B` into the key and its values.
 
   Args:
-    axis: the axis of a grid.
+    axis: one axis of a grid, in the form `KEY=A,B`.
     config: the config. The value of the key in this config decides the type of
       the axis's values.
 
@@ -114,7 +114,7 @@ def _parse_grid_value(word: str, config_value: Any, axis: str) -> Any:
     word: the value.
     config_value: the config's value, whose type the result must have. If it is
       None, a value of any type is allowed.
-    axis: the axis of the grid, for the message.
+    axis: the axis of the grid, in the form `KEY=A,B`, for the message.
   """
   if isinstance(config_value, str):
     return word

@@ -150,22 +150,23 @@ def devices_of_slice(slice_name: str) -> list[jax.Device]:
     raise UserError(
       "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
     )
-  name, _, layout = slice_name.partition(":")
+  generation, _, layout = slice_name.partition(":")
   nearest_slice = nearest_topology(slice_name)
-  generation = nearest_slice.partition(":")[0]
+  nearest_generation = nearest_slice.partition(":")[0]
   unknown_slice_error = ValueError(
     f"--topology={slice_name} is not a slice; did you mean {nearest_slice}? The"
-    f" generations are {', '.join(GENERATIONS)}; the slices of {generation} are"
-    f" {', '.join(GENERATIONS[generation].layouts)}."
+    f" generations are {', '.join(GENERATIONS)}; the slices of"
+    f" {nearest_generation} are"
+    f" {', '.join(GENERATIONS[nearest_generation].layouts)}."
   )
-  if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
+  if generation not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
     raise unknown_slice_error
   # Check the size here, because libtpu crashes if a slice is very large.
-  num_separators = GENERATIONS[name].layouts[0].count("x")
+  num_separators = GENERATIONS[generation].layouts[0].count("x")
   if layout.count("x") != num_separators or num_chips(layout) > MAX_CHIPS:
     raise unknown_slice_error
   try:
-    options = GENERATIONS[name].options
+    options = GENERATIONS[generation].options
     return list(
       topologies.get_topology_desc(slice_name, "tpu", **options).devices
     )
@@ -255,6 +256,7 @@ def make_step(
   )
   vocab_size = parsed_config.model.vocab_size
   assert vocab_size, "`with_published_vocabulary` sets it."
+  # Only shapes are needed, of the batch and of the random key.
   batch = sharding.global_batch_shapes(mesh, batch_shapes(vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
   replicated_sharding = NamedSharding(mesh, PartitionSpec())
@@ -287,9 +289,11 @@ def make_step(
     function,
     arguments,
     flops,
-    parsed_config.model.remat,
-    splits_update,
-    bytes_per_device(sharding.with_shardings(mesh, boxed_params)),
+    remat=parsed_config.model.remat,
+    splits_update=splits_update,
+    gradient_bytes=bytes_per_device(
+      sharding.with_shardings(mesh, boxed_params)
+    ),
   )
 
 
