@@ -120,12 +120,12 @@ def find_modules() -> list[Module]:
 
 def package_versions(modules: Sequence[Module]) -> dict[str, str]:
   """Returns package -> version for all packages of the modules."""
-  names = dict.fromkeys(module.package for module in modules)
+  packages = dict.fromkeys(module.package for module in modules)
   return {
-    name: platform.python_version()
-    if name == STANDARD_LIBRARY
-    else importlib.metadata.version(name)
-    for name in names
+    package: platform.python_version()
+    if package == STANDARD_LIBRARY
+    else importlib.metadata.version(package)
+    for package in packages
   }
 
 
@@ -282,7 +282,9 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
       yield "\f"
       continue
     if stripped_line.endswith("::"):
-      next_line = next((x for x in lines[i + 1 :] if x.strip()), "")
+      next_line = next(
+        (later_line for later_line in lines[i + 1 :] if later_line.strip()), ""
+      )
       if _indent_of(next_line) > _indent_of(line):
         block_indent = _indent_of(line)
       line = line[: line.rindex("::") + 1]

@@ -157,14 +157,14 @@ class _XzReader(io.RawIOBase):
         self._input = self._raw.read(_BLOCK_BYTES)
         if not self._input:
           raise EOFError("it ends in the middle")
-      data = self._decompressor.decompress(self._input, len(buffer))
+      uncompressed = self._decompressor.decompress(self._input, len(buffer))
       self._input = b""
       if self._decompressor.eof:
         self._input = self._decompressor.unused_data
         self._decompressor = None
-      if data:
-        buffer[: len(data)] = data
-        return len(data)
+      if uncompressed:
+        buffer[: len(uncompressed)] = uncompressed
+        return len(uncompressed)
 
 
 def read_lines(
@@ -336,7 +336,10 @@ def _split_lines(text: str) -> Iterator[str]:
 
 
 def note_null_rows(path: str, num_nulls: int, num_rows: int) -> None:
-  """Prints, once for a file, how many rows are left out for lack of a text."""
+  """Prints how many rows of a file are left out because their text is null.
+
+  A row is a row of a Parquet file, or a line of a file in the format `jsonl`.
+  """
   if num_nulls:
     note_once(
       f"{path}: {num_nulls:,} of {num_rows:,} rows have no text (null); they"

@@ -1,6 +1,7 @@
 """Reads texts of Parquet files, a few rows at a time.
 
-One decompressed page of the column must fit into memory. Writers make pages of
+In this module, a row is a row of a Parquet file, and has one text. One
+decompressed page of the column must fit into memory. Writers make pages of
 1 MB, and larger pages if a single text is larger.
 """
 

@@ -166,7 +166,7 @@ def prepare(
   partial_folder = output + ".partial"
   with hold_folder_lock(partial_folder):
     progress = _open_progress(partial_folder, origin, int(heldout * 2**64))
-    with _delete_if_useless(partial_folder):
+    with _delete_on_bad_text(partial_folder):
       job = Job(
         partial_folder=partial_folder,
         sources=text_sources,
@@ -265,7 +265,7 @@ def _describe_origin(
 
 
 @contextlib.contextmanager
-def _delete_if_useless(partial_folder: str) -> Iterator[None]:
+def _delete_on_bad_text(partial_folder: str) -> Iterator[None]:
   """Deletes the unfinished folder if the work cannot be continued.
 
   An OSError that names no file gets the name of the folder.
@@ -405,8 +405,8 @@ def _write_documents(
     finally:
       writer.close()
     if not (sizes["train"]["documents"] or sizes["validation"]["documents"]):
-      names = ", ".join(source.name for source in job.sources[:3])
-      raise UserError(f"{names}: there is no text in it.")
+      source_names = ", ".join(source.name for source in job.sources[:3])
+      raise UserError(f"{source_names}: there is no text in it.")
     threshold = _better_threshold(progress, sizes)
     if threshold is None:
       return sizes
@@ -580,8 +580,8 @@ def _warn_of_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
   if not (num_tokens := sizes["train"]["tokens"]):
     return
   num_words = 0
-  with pathlib.Path(output, "train.word_starts").open("rb") as f:
-    while block := f.read(2**24):
+  with pathlib.Path(output, "train.word_starts").open("rb") as file:
+    while block := file.read(2**24):
       num_words += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
   if num_tokens > _MAX_MEAN_WORD_TOKENS * num_words:
     note(

@@ -263,11 +263,11 @@ def open_split(
 
 def file_digests(path: PathLike) -> dict[str, str]:
   """Returns name -> SHA-256 of the files of the tokenizer and of the data."""
-  names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
-  names += (
+  file_names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
+  file_names += (
     [OTHER_WORDS_FILE] if pathlib.Path(path, OTHER_WORDS_FILE).exists() else []
   )
-  return folder_digests(path, names)
+  return folder_digests(path, file_names)
 
 
 def compute_fingerprint(path: PathLike, options: dict[str, Any]) -> str:

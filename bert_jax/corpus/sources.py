@@ -142,17 +142,17 @@ def find_sources(
   Raises:
     UserError: no file matches an input, or an input cannot be read.
   """
-  names = [inputs] if isinstance(inputs, str) else inputs
-  names = [
+  input_names = [inputs] if isinstance(inputs, str) else inputs
+  input_names = [
     input_name.strip()
-    for name in names
+    for name in input_names
     for input_name in name.split(",")
     if input_name.strip()
   ]
-  if not names:
+  if not input_names:
     raise UserError("there is no input; give a glob, tfds:NAME or docstrings.")
   sources: dict[str, Source] = {}
-  for name in names:
+  for name in input_names:
     if name == "docstrings":
       new_sources = [_docstrings_source()]
     elif name.startswith("tfds:"):
@@ -210,7 +210,11 @@ def _expand_glob(pattern: str) -> list[str]:
     raise UserError(f"{pattern} is no regular file; write the text to one.")
   if not _GLOB_PATTERN.search(pattern):
     raise UserError(f"there is no file {pattern}.")
-  paths = sorted(p for p in _matching_paths(pattern) if epath.Path(p).is_file())
+  paths = sorted(
+    matching_path
+    for matching_path in _matching_paths(pattern)
+    if epath.Path(matching_path).is_file()
+  )
   if not paths:
     raise UserError(f"{pattern}: no file has a name like this.")
   return paths
@@ -270,10 +274,10 @@ def _tfds_source(name: str) -> Source:
     raise UserError(f"{name}: write tfds:NAME or tfds:NAME:SPLIT.")
   dataset, split = match[1], match[2] or "train"
   try:
-    builder = tfds.builder(dataset)
-    builder.download_and_prepare()
-    num_texts = builder.info.splits[split].num_examples
-    feature = dict(builder.info.features.items()).get("text")
+    tfds_builder = tfds.builder(dataset)
+    tfds_builder.download_and_prepare()
+    num_texts = tfds_builder.info.splits[split].num_examples
+    feature = dict(tfds_builder.info.features.items()).get("text")
   except Exception as e:  # TFDS raises errors of many kinds.
     message = " ".join(str(e).partition("Available")[0].split())[:200]
     raise UserError(f"{name}: cannot be loaded by TFDS ({message}).") from e
@@ -283,7 +287,7 @@ def _tfds_source(name: str) -> Source:
   def read() -> Iterator[RawDocument]:
     # Read one file after another, so that the order of the texts is fixed.
     read_config = tfds.ReadConfig(interleave_cycle_length=1)
-    entries = builder.as_dataset(
+    entries = tfds_builder.as_dataset(
       split=split, shuffle_files=False, read_config=read_config
     )
     for entry_number, entry in enumerate(tfds.as_numpy(entries), 1):
@@ -291,7 +295,7 @@ def _tfds_source(name: str) -> Source:
       for document, layout in lines.cut_text(text):
         yield RawDocument(document, layout, entry_number)
 
-  return Source(name, "tfds", num_texts, str(builder.info.full_name), read)
+  return Source(name, "tfds", num_texts, str(tfds_builder.info.full_name), read)
 
 
 def read_records(sources: Sequence[Source]) -> Iterator[Record]:

@@ -64,5 +64,7 @@ def _visible_words(sentence: str) -> list[str]:
   return [
     word
     for word in sentence.split()
-    if any(c.isprintable() and c != "\ufffd" for c in word)
+    if any(
+      character.isprintable() and character != "\ufffd" for character in word
+    )
   ]

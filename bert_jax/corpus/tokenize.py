@@ -63,13 +63,13 @@ def make_batches(
 ) -> Iterator[list[sources.Record]]:
   """Yields batches of records with about `_BATCH_CHARS` characters."""
   batch: list[sources.Record] = []
-  size = 0
+  num_characters = 0
   for record in records:
     batch.append(record)
-    size += len(record.text)
-    if size >= _BATCH_CHARS:
+    num_characters += len(record.text)
+    if num_characters >= _BATCH_CHARS:
       yield batch
-      batch, size = [], 0
+      batch, num_characters = [], 0
   if batch:
     yield batch
 
@@ -145,15 +145,16 @@ def encode_document(
 def _sentence_groups(document: sources.Document) -> Iterator[list[str]]:
   """Yields groups of sentences that may be encoded at once."""
   group: list[str] = []
-  size = 0
+  num_characters = 0
   for sentence in document:
     if group and (
-      len(group) == _MAX_SENTENCES or size + len(sentence) > _MAX_SENTENCE_CHARS
+      len(group) == _MAX_SENTENCES
+      or num_characters + len(sentence) > _MAX_SENTENCE_CHARS
     ):
       yield group
-      group, size = [], 0
+      group, num_characters = [], 0
     group.append(sentence)
-    size += len(sentence)
+    num_characters += len(sentence)
   if group:
     yield group
 
@@ -211,10 +212,10 @@ def ordered_map(
       child_end.close()
       workers.append(_Worker(process, pipe))
     pending_workers: deque[_Worker] = deque()
-    for number, item in enumerate(inputs):
+    for input_number, item in enumerate(inputs):
       if len(pending_workers) == processes * _INPUTS_PER_WORKER:
         yield pending_workers.popleft().receive()
-      worker = workers[number % processes]
+      worker = workers[input_number % processes]
       # If the worker has died, `receive` raises the error.
       with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.pipe.send(item)

@@ -106,8 +106,8 @@ def train_vocab(
       algorithm, texts, size, chosen_cleaning, rules or words.RULES[0]
     )
   if vocabulary is None:
-    names = ", ".join(source.name for source in text_sources[:3])
-    raise UserError(f"{names}: there is no text in it.")
+    source_names = ", ".join(source.name for source in text_sources[:3])
+    raise UserError(f"{source_names}: there is no text in it.")
   _write_files(vocabulary, output)
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:

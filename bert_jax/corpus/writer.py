@@ -160,10 +160,10 @@ class SplitWriter:
         file_name = f"{split}.{array_name}"
         path = pathlib.Path(partial_folder, file_name)
         file = open_unless_link(path)
-        length = progress["files"].get(file_name, 0)
-        if file.seek(0, os.SEEK_END) < length:
+        saved_length = progress["files"].get(file_name, 0)
+        if file.seek(0, os.SEEK_END) < saved_length:
           raise OSError(f"{path} is damaged; delete {partial_folder}.")
-        file.seek(length)
+        file.seek(saved_length)
         file.truncate()
         self._files[file_name] = file
         # A file of offsets begins with a 0, which `_counts` does not count.
@@ -252,7 +252,7 @@ def write_derived_files(
     previous_ends_word = np.True_
     with (
       pathlib.Path(partial_folder, f"{split}.tokens").open("rb") as tokens_file,
-      _open_emptied(
+      _open_and_empty(
         pathlib.Path(partial_folder, f"{split}.word_starts")
       ) as bits_file,
     ):
@@ -281,7 +281,7 @@ def write_derived_files(
         if split == "train":
           unigrams += np.bincount(ids, minlength=vocab_size)
       sync_file(bits_file)
-  with _open_emptied(
+  with _open_and_empty(
     pathlib.Path(partial_folder, "train.unigrams")
   ) as unigrams_file:
     unigrams_file.write(unigrams.tobytes())
@@ -289,7 +289,7 @@ def write_derived_files(
   return unigrams
 
 
-def _open_emptied(path: pathlib.Path) -> BinaryIO:
+def _open_and_empty(path: pathlib.Path) -> BinaryIO:
   """Opens a file of the unfinished folder and empties it; refuses a link."""
   flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
   return open_unless_link(path, flags)

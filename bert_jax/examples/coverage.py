@@ -101,25 +101,25 @@ def _document_ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
 
 def _count_held(texts: np.ndarray, begin: int, end: int) -> int:
   """Counts the tokens in [begin, end) that are in at least one text."""
-  start, length = texts["start"], texts["length"].astype(np.int64)
-  second_start = texts["second_start"]
-  second_length = texts["second_length"].astype(np.int64)
+  starts, lengths = texts["start"], texts["length"].astype(np.int64)
+  second_starts = texts["second_start"]
+  second_lengths = texts["second_length"].astype(np.int64)
   # In ELECTRA's pairs, sentences of the second text may move to the first text
-  # (see `rows.parts_with_moved_sentences`). `second_start` is then less than
-  # `start` + `length`. Count such a pair as one text of its total length.
+  # (see `rows.parts_with_moved_sentences`). The second text then starts inside
+  # the first. Count such a pair as one text of its total length.
   is_inside = (
-    (second_length > 0)
-    & (start < second_start)
-    & (second_start < start + length)
+    (second_lengths > 0)
+    & (starts < second_starts)
+    & (second_starts < starts + lengths)
   )
-  length = np.where(is_inside, length + second_length, length)
-  second_length = np.where(is_inside, 0, second_length)
+  lengths = np.where(is_inside, lengths + second_lengths, lengths)
+  second_lengths = np.where(is_inside, 0, second_lengths)
   # For each token: how many texts begin at this token, minus how many texts end
   # directly before it.
   change_of_texts = np.zeros(end - begin + 1, np.int64)
   for text_start, text_length in (
-    (start, length),
-    (second_start, second_length),
+    (starts, lengths),
+    (second_starts, second_lengths),
   ):
     first_token = np.clip(text_start, begin, end) - begin
     end_token = np.clip(text_start + text_length, begin, end) - begin

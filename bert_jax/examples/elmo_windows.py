@@ -78,7 +78,7 @@ def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
   return chars_of_words[inverse]
 
 
-def _targets(
+def _make_targets(
   ids: np.ndarray, is_predicted: np.ndarray, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns ids and weights of the words to predict; both are 0 elsewhere.
@@ -158,10 +158,10 @@ def build_windows(
   previous_words = corpus.tokens[
     np.clip(positions - 1, 0, last_position)
   ].astype(np.int64)
-  next_targets = _targets(
+  next_targets = _make_targets(
     next_words, is_word & (ids != words.END_ID), vocab_size
   )
-  previous_targets = _targets(
+  previous_targets = _make_targets(
     previous_words, is_word & (ids != words.BEGIN_ID), vocab_size
   )
   chars = char_ids(corpus, ids)
@@ -274,10 +274,12 @@ def build_links(
   arrays = (
     char_ids(corpus, tokens[forward_left].astype(np.int64)),
     is_predicted.astype(np.int32),
-    *_targets(
+    *_make_targets(
       tokens[forward_left + 1].astype(np.int64), is_predicted, vocab_size
     ),
-    *_targets(tokens[backward_left].astype(np.int64), is_predicted, vocab_size),
+    *_make_targets(
+      tokens[backward_left].astype(np.int64), is_predicted, vocab_size
+    ),
   )
   batch = dict(zip(BATCH_KEYS, arrays, strict=True))
   back_char_ids = char_ids(corpus, tokens[backward_left + 1].astype(np.int64))

@@ -305,8 +305,8 @@ def open_data(
     source: Source = StatefulStreams(corpus, recipe, seed)
     return PretrainingData(source, vocab_size, special, prepared)
   streams = [
-    Stream(corpus_of_split(folder, split), recipe, seed, name=str(i))
-    for i, folder in enumerate(prepared)
+    Stream(corpus_of_split(folder, split), recipe, seed, name=str(index))
+    for index, folder in enumerate(prepared)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
   return PretrainingData(source, vocab_size, special, prepared)

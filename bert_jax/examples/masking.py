@@ -321,7 +321,7 @@ def mask_tokens(
   draws = hashing.bits(key, sequences.numbers[sequence_indices], draw_indices)
   hides_spans = mask_options.masking == "span"
   stretch_starts, stretch_sizes = (
-    _stretches(flat_columns)
+    _find_stretches(flat_columns)
     if hides_spans
     else (np.arange(len(flat_columns)), 1)
   )
@@ -364,7 +364,7 @@ def mask_tokens(
   return {"input_ids": input_ids} | slots
 
 
-def _stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_stretches(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Finds stretches of numbers that follow each other by 1.
 
   Args:

@@ -3,7 +3,7 @@
 A recipe is a few pure numpy functions. For one epoch, `index` cuts a range of
 documents into examples. It returns the index, an array with one element for
 each example. `build` turns any elements of the index into a batch. Streams,
-mixtures and seqio tasks need no code for any single recipe.
+mixtures and seqio tasks use these functions, and need no code for a new recipe.
 """
 
 import dataclasses

@@ -134,15 +134,22 @@ def _moved_sentences(
   num_moved, moves = np.zeros(len(b_starts), np.int64), []
   remaining_lengths = remaining_lengths.copy()
   while len(open_pairs):
-    begin = np.asarray(sentences[next_sentences[open_pairs]])
-    length = np.asarray(sentences[next_sentences[open_pairs] + 1]) - begin
-    fits = length <= remaining_lengths[open_pairs]
+    begins = np.asarray(sentences[next_sentences[open_pairs]])
+    sentence_lengths = (
+      np.asarray(sentences[next_sentences[open_pairs] + 1]) - begins
+    )
+    fits = sentence_lengths <= remaining_lengths[open_pairs]
     fitting_pairs = open_pairs[fits]
     moves.append(
-      (fitting_pairs, num_moved[fitting_pairs], begin[fits], length[fits])
+      (
+        fitting_pairs,
+        num_moved[fitting_pairs],
+        begins[fits],
+        sentence_lengths[fits],
+      )
     )
     num_moved[fitting_pairs] += 1
-    remaining_lengths[fitting_pairs] -= length[fits]
+    remaining_lengths[fitting_pairs] -= sentence_lengths[fits]
     next_sentences[open_pairs] += 1
     open_pairs = open_pairs[remaining_lengths[open_pairs] > 0]
   shape = len(b_starts), int(num_moved.max(initial=0))
@@ -150,9 +157,9 @@ def _moved_sentences(
     np.zeros(shape, np.int64),
     np.zeros(shape, np.int64),
   )
-  for fitting_pairs, columns, begin, length in moves:
-    moved_starts[fitting_pairs, columns] = begin
-    moved_lengths[fitting_pairs, columns] = length
+  for fitting_pairs, columns, begins, sentence_lengths in moves:
+    moved_starts[fitting_pairs, columns] = begins
+    moved_lengths[fitting_pairs, columns] = sentence_lengths
   return moved_starts, moved_lengths
 
 
@@ -259,8 +266,8 @@ def parts_with_separators(
     sequences: [B, 1] of `SEQUENCE_DTYPE`; each is one text.
     special: the ids of [CLS] and [SEP].
   """
-  start = sequences["start"][:, 0]
-  stop = start + sequences["length"][:, 0]
+  text_starts = sequences["start"][:, 0]
+  text_stops = text_starts + sequences["length"][:, 0]
   sentences, documents = corpus.sentences, corpus.documents
   # A sequence's text is in one or more documents. For the first and the last of
   # these documents: the index in `documents` of the document's end.
@@ -268,16 +275,16 @@ def parts_with_separators(
     np.searchsorted(
       documents, np.searchsorted(sentences, token_index, "right") - 1, "right"
     )
-    for token_index in (start, stop - 1)
+    for token_index in (text_starts, text_stops - 1)
   )
   max_documents = int((last_end - first_end).max(initial=0)) + 1
   end_indices = np.minimum(
     first_end[:, None] + np.arange(max_documents), last_end[:, None]
   )
   ends = np.minimum(
-    np.asarray(sentences)[documents[end_indices]], stop[:, None]
+    np.asarray(sentences)[documents[end_indices]], text_stops[:, None]
   )
-  starts = np.concatenate([start[:, None], ends[:, :-1]], 1)
+  starts = np.concatenate([text_starts[:, None], ends[:, :-1]], 1)
   text_lengths = ends - starts
   num_parts = 1 + 2 * max_documents
   part_lengths = np.ones((len(sequences), num_parts), np.int64)

@@ -85,8 +85,10 @@ def index_sentences(
     )
     row_ends = np.minimum(row_ends, document_ends[document_of_stretch])
   row_starts = follow_links(row_ends)
-  start = starts[row_starts]
-  return _make_sequences(start, stops[row_ends[row_starts] - 1] - start)
+  first_tokens = starts[row_starts]
+  return _make_sequences(
+    first_tokens, stops[row_ends[row_starts] - 1] - first_tokens
+  )
 
 
 def index_segments(
@@ -142,13 +144,15 @@ def index_segments(
   )
   row_starts = follow_links(np.minimum(next_sentence, document_stops))
 
-  start = sentence_offsets[row_starts]
+  first_tokens = sentence_offsets[row_starts]
   next_sentence = np.minimum(next_sentence, document_stops)[row_starts]
   half_length = (target_lengths[row_starts] - 3) // 2
   # The first segment gets the sentences that end before the half, at least one.
-  second_begin = np.searchsorted(sentence_offsets, start + half_length) - 1
+  second_begin = (
+    np.searchsorted(sentence_offsets, first_tokens + half_length) - 1
+  )
   second_begin = np.maximum(second_begin, sentence_indices[row_starts] + 1)
-  is_below_half = sentence_offsets[second_begin] - start < half_length
+  is_below_half = sentence_offsets[second_begin] - first_tokens < half_length
   goes_to_first = hashing.uniform(key, sentence_numbers[row_starts], 2) < 0.5
   second_begin = np.minimum(
     second_begin + (is_below_half & goes_to_first), next_sentence
@@ -156,19 +160,21 @@ def index_segments(
   has_one_segment = hashing.uniform(key, sentence_numbers[row_starts], 3) < 0.1
   second_begin = np.where(has_one_segment, next_sentence, second_begin)
 
-  first_length = sentence_offsets[second_begin] - start
+  first_length = sentence_offsets[second_begin] - first_tokens
   remaining_lengths = np.where(
     has_one_segment, 0, half_length - 1 - first_length
   )
   first_length = first_length + _count_moved(
     sentence_offsets, second_begin + 1, next_sentence, remaining_lengths
   )
-  num_second_tokens = sentence_offsets[next_sentence] - start - first_length
+  num_second_tokens = (
+    sentence_offsets[next_sentence] - first_tokens - first_length
+  )
   first_length = np.minimum(first_length, length - 2)
   second_length = np.minimum(
     num_second_tokens, np.maximum(length - 3 - first_length, 0)
   )
-  sequences = _make_sequences(start, first_length, second_length)
+  sequences = _make_sequences(first_tokens, first_length, second_length)
   sequences["second_start"] = sentence_offsets[second_begin]
   return sequences
 
@@ -198,10 +204,10 @@ def _count_moved(
     remaining_lengths[open_rows],
   )
   while len(open_rows):
-    length = offsets[sentence + 1] - offsets[sentence]
-    length = np.where(length <= remaining_lengths, length, 0)
-    num_moved[open_rows] += length
-    remaining_lengths, sentence = remaining_lengths - length, sentence + 1
+    lengths = offsets[sentence + 1] - offsets[sentence]
+    lengths = np.where(lengths <= remaining_lengths, lengths, 0)
+    num_moved[open_rows] += lengths
+    remaining_lengths, sentence = remaining_lengths - lengths, sentence + 1
     continues = (remaining_lengths > 0) & (sentence < ends)
     open_rows, sentence = open_rows[continues], sentence[continues]
     ends, remaining_lengths = ends[continues], remaining_lengths[continues]
@@ -252,11 +258,11 @@ def index_tokens(
   size_of_document = np.repeat(document_sizes, num_rows)
   # If the first row is not full, it would begin before the document. The part
   # before the document is cut off below.
-  begin = index_in_document * length + np.where(
+  begins = index_in_document * length + np.where(
     first_row_length > 0, first_row_length - length, 0
   )
-  stop = np.minimum(begin + length, size_of_document)
-  begin = np.maximum(begin, 0)
+  stops = np.minimum(begins + length, size_of_document)
+  begins = np.maximum(begins, 0)
   return _make_sequences(
-    np.repeat(offsets[:-1], num_rows) + begin, stop - begin
+    np.repeat(offsets[:-1], num_rows) + begins, stops - begins
   )

@@ -162,16 +162,18 @@ class Stream:
       self._go_to(0, 0, 0)
     batches, num_read = [], 0
     while num_read < count and (portion := self._current_portion()):
-      begin = first + num_read - self._first
-      elements = portion.elements[begin : begin + count - num_read]
-      end = begin + len(elements)
+      begin_in_portion = first + num_read - self._first
+      elements = portion.elements[
+        begin_in_portion : begin_in_portion + count - num_read
+      ]
+      end_in_portion = begin_in_portion + len(elements)
       if len(elements):
         # Draws depend on the global number of an example, so that every epoch
         # has new pairs and masks.
         numbers = np.arange(first + num_read, first + num_read + len(elements))
         numbers = numbers.astype(np.uint64)
         if portion.numbers is not None:
-          numbers = portion.numbers[begin:end]
+          numbers = portion.numbers[begin_in_portion:end_in_portion]
         batches.append(
           self._recipe.build(portion.corpus, elements, numbers, self._key)
         )
@@ -266,20 +268,20 @@ class Mixture:
     first_block, num_skipped = divmod(first, MIXTURE_BLOCK)
     last_block = (first + count - 1) // MIXTURE_BLOCK
     components = np.concatenate(
-      [self._components(i) for i in range(first_block, last_block + 1)]
+      [self._components(block) for block in range(first_block, last_block + 1)]
     )
     skipped_components, row_components = (
       components[:num_skipped],
       components[num_skipped : num_skipped + count],
     )
     batch = empty_rows(self.features, count)
-    for i, stream in enumerate(self._streams):
-      row_indices = np.flatnonzero(row_components == i)
+    for stream_index, stream in enumerate(self._streams):
+      row_indices = np.flatnonzero(row_components == stream_index)
       if not len(row_indices):
         continue
-      # The number in stream i of the first example to read.
-      first_to_read = first_block * int(self._counts[i]) + int(
-        np.sum(skipped_components == i)
+      # The first example to read, by its number in its stream.
+      first_to_read = first_block * int(self._counts[stream_index]) + int(
+        np.sum(skipped_components == stream_index)
       )
       for key, array in stream.read(first_to_read, len(row_indices)).items():
         batch[key][row_indices] = array
@@ -288,15 +290,15 @@ class Mixture:
   def position(self) -> dict[str, int]:
     """Returns what `restore` needs to continue after the last `read`."""
     return {
-      f"{i}.{key}": number
-      for i, stream in enumerate(self._streams)
+      f"{stream_index}.{key}": number
+      for stream_index, stream in enumerate(self._streams)
       for key, number in stream.position().items()
     }
 
   def restore(self, position: dict[str, int]) -> None:
     """Continues from a `position()`, and counts no examples before it."""
-    for i, stream in enumerate(self._streams):
-      prefix = f"{i}."
+    for stream_index, stream in enumerate(self._streams):
+      prefix = f"{stream_index}."
       stream.restore(
         {
           key.removeprefix(prefix): number
@@ -358,13 +360,15 @@ class Heldout:
     """Returns rows [first, first + count); rows after the end are empty."""
     numbers = self._numbers[first : first + count]
     batch = empty_rows(self.features, count)
-    for i, corpus in enumerate(self._corpora):
-      begin, end = self._offsets[i : i + 2]
-      row_indices = np.flatnonzero((begin <= numbers) & (numbers < end))
+    for corpus_index, corpus in enumerate(self._corpora):
+      first_number, end_number = self._offsets[corpus_index : corpus_index + 2]
+      row_indices = np.flatnonzero(
+        (first_number <= numbers) & (numbers < end_number)
+      )
       if not len(row_indices):
         continue
       row_numbers = numbers[row_indices]
-      elements = self._elements[i][row_numbers - begin]
+      elements = self._elements[corpus_index][row_numbers - first_number]
       built_batch = self._recipe.build(
         corpus, elements, row_numbers.astype(np.uint64), self._key
       )

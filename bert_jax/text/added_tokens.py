@@ -104,20 +104,20 @@ def read_declared_tokens(
   paths = {
     name: file_contents.path_of(folder, name) for name in DECLARING_FILES
   }
-  special_by_content = _named_tokens(
+  special_by_content = _read_special_tokens(
     content_by_file[SPECIAL_TOKENS_JSON]
-  ) | _named_tokens(content_by_file[SETTINGS_JSON])
+  ) | _read_special_tokens(content_by_file[SETTINGS_JSON])
   # `special_tokens_map.json` has keys such as `cls_token`, and also lists of
   # special tokens (`_SPECIAL_LIST_KEYS`). If a token is only in these lists,
   # transformers 5.24 looks for it in the normalized text.
   unnormalized_contents = {
-    *_named_tokens(
+    *_read_special_tokens(
       {
         **content_by_file[SPECIAL_TOKENS_JSON],
         **dict.fromkeys(_SPECIAL_LIST_KEYS),
       }
     ),
-    *_named_tokens(content_by_file[SETTINGS_JSON]),
+    *_read_special_tokens(content_by_file[SETTINGS_JSON]),
   }
   declared_by_content: dict[str, DeclaredToken] = {}
   for name, tokens in (
@@ -179,7 +179,7 @@ def _parse_declaring_file(
   return file_contents.parse_file(files, folder, name)
 
 
-def _named_tokens(
+def _read_special_tokens(
   settings: Mapping[str, Any],
 ) -> dict[str, tuple[AddedToken, bool]]:
   """Reads the special tokens that a file names.
@@ -746,7 +746,11 @@ def _without_tokens_from(vocabulary: Vocabulary, size: int) -> Vocabulary:
   token_by_id = vocabulary.special_tokenizer.get_added_tokens_decoder()
   special_tokenizer = copy_without_added_tokens(vocabulary.special_tokenizer)
   special_tokenizer.add_tokens(
-    [token_by_id[i] for i in sorted(token_by_id) if i < size]
+    [
+      token_by_id[token_id]
+      for token_id in sorted(token_by_id)
+      if token_id < size
+    ]
   )
   base_vocabulary = dataclasses.replace(
     vocabulary,
@@ -776,13 +780,19 @@ def old_piece_cutter(
     A function from a text to the ids of old pieces. The function leaves out the
     unknown piece, so the list of ids may be empty.
   """
-  if size is not None and any(i >= size for i in vocabulary.added_ids):
+  if size is not None and any(
+    token_id >= size for token_id in vocabulary.added_ids
+  ):
     vocabulary = _without_tokens_from(vocabulary, size)
 
   def cut(piece: str) -> list[int]:
     # `encode_words` puts a space before a word, as in running text. Some pieces
     # begin with a space already, so remove it first.
     ids, _ = vocabulary.encode_words([piece.strip()])
-    return [i for i in ids.tolist() if i != vocabulary.special.unk]
+    return [
+      token_id
+      for token_id in ids.tolist()
+      if token_id != vocabulary.special.unk
+    ]
 
   return cut

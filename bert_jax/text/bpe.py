@@ -47,9 +47,9 @@ _ASCII_PATTERN = re.compile(
   r"| ?[^ ]+"
 )
 SPACE_WORD_PATTERN = re.compile(" ?[^ ]+")
-# Matches in a text with several spaces in a row, or with a space at its end.
-# This text is not cut, because only the last of several spaces belongs to the
-# next word.
+# Matches in a text with several spaces side by side, or with a space at its
+# end. This text is not cut, because only the last of several spaces belongs to
+# the next word.
 _UNCUT_PATTERN = re.compile(r"\s(?:\s|\Z)")
 # The letter that stands for a space: byte-level BPE spells each byte as one
 # printable letter.
@@ -223,22 +223,29 @@ def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
     UserError: two pieces have the same id, or an id is negative or has no
       piece.
   """
-  piece_by_id = {i: piece for piece, i in vocab.items()}
+  piece_by_id = {piece_id: piece for piece, piece_id in vocab.items()}
   size = max(piece_by_id, default=-1) + 1
   if len(piece_by_id) != len(vocab) or not piece_by_id or min(piece_by_id) < 0:
     raise UserError(f"{source}: ids must be different and not below 0.")
   mask_id = vocab.get(ROBERTA_TOKENS["mask"], 0)
   filler_ids = [
-    i for i in range(max(mask_id - 7, 0), mask_id) if i not in piece_by_id
+    piece_id
+    for piece_id in range(max(mask_id - 7, 0), mask_id)
+    if piece_id not in piece_by_id
   ]
-  piece_by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(filler_ids)}
+  piece_by_id |= {
+    piece_id: f"madeupword{number:04d}"
+    for number, piece_id in enumerate(filler_ids)
+  }
   if num_missing := size - len(piece_by_id):
-    first_missing = next(i for i in range(size) if i not in piece_by_id)
+    first_missing = next(
+      piece_id for piece_id in range(size) if piece_id not in piece_by_id
+    )
     raise UserError(
       f"{source}: {num_missing} ids below {size} have no piece, the first is"
       f" {first_missing}; is a piece there twice?"
     )
-  return [piece_by_id[i] for i in range(size)]
+  return [piece_by_id[piece_id] for piece_id in range(size)]
 
 
 def check_merges(
@@ -249,14 +256,14 @@ def check_merges(
   Raises:
     UserError: a piece of a merge is not in the vocabulary.
   """
-  for i, (left_piece, right_piece) in enumerate(merges):
+  for index, (left_piece, right_piece) in enumerate(merges):
     if not (
       left_piece in vocab
       and right_piece in vocab
       and left_piece + right_piece in vocab
     ):
       raise UserError(
-        f"{source}: merge {i + 1}, {left_piece!r} and {right_piece!r}, has"
+        f"{source}: merge {index + 1}, {left_piece!r} and {right_piece!r}, has"
         " pieces that are not in the vocabulary; are both files of one model?"
       )
   return list(merges)
@@ -322,7 +329,7 @@ def check_ids(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
   Raises:
     UserError: an id is not an integer.
   """
-  if not all(type(i) is int for i in vocab.values()):
+  if not all(type(piece_id) is int for piece_id in vocab.values()):
     raise UserError(f"{source} is not an object from pieces to ids.")
   return dict(vocab)
 

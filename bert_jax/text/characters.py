@@ -36,7 +36,9 @@ _WORD_PATTERN = re.compile(r"\S+")
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-  """Turns text into ids of characters, and back; ELMo has no `Vocabulary`.
+  """Turns text into ids of characters, and back.
+
+  For ELMo, it takes the place of a `Vocabulary`. It needs no vocabulary file.
 
   Words are separated by white space. Only the first 48 UTF-8 bytes of a word
   are used. Lone surrogates have no bytes: they are left out, as published.

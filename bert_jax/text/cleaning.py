@@ -293,9 +293,11 @@ def _sequences_to_compose() -> dict[str, str]:
       text: unicodedata.normalize("NFC", text) for text in texts
     }
   for block_marks in _marks_by_block().values():
-    # There are rules for three marks in a row only if their combining classes
-    # are below 100, as those of Hebrew and Arabic vowels are.
-    low_class_marks = [m for m in block_marks if unicodedata.combining(m) < 100]
+    # There are rules for three marks only if their combining classes are below
+    # 100, as those of Hebrew and Arabic vowels are.
+    low_class_marks = [
+      mark for mark in block_marks if unicodedata.combining(mark) < 100
+    ]
     for length, choices in ((2, block_marks), (3, low_class_marks)):
       for sequence in itertools.product(choices, repeat=length):
         if not _is_nfc(text := "".join(sequence)):

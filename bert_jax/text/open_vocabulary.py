@@ -136,17 +136,17 @@ def load(path: PathLike, **options: Any) -> Vocabulary:
     _check_uncased(vocabulary, source)
     tokens = added_tokens.read_declared_tokens(contents_by_name, source)
     return added_tokens.add_declared_tokens(vocabulary, tokens)
-  name, folder = vocabulary_path.name, str(vocabulary_path.parent)
+  file_name, folder = vocabulary_path.name, str(vocabulary_path.parent)
   settings_name = settings_name_for(path)
   contents_by_name = _read_existing(
-    vocabulary_path.parent, [name, *_MERGES_FILES, settings_name]
+    vocabulary_path.parent, [file_name, *_MERGES_FILES, settings_name]
   )
   contents_by_name = _without_foreign_settings(
-    contents_by_name, folder, settings_name, name
+    contents_by_name, folder, settings_name, file_name
   )
-  check_digests(contents_by_name, folder, settings_name, name)
+  check_digests(contents_by_name, folder, settings_name, file_name)
   settings = _read_settings(contents_by_name, folder, settings_name)
-  build = _choose_builder(contents_by_name, name, folder)
+  build = _choose_build_function(contents_by_name, file_name, folder)
   vocabulary = _build_with_options(build, source, settings, options)
   _check_uncased(vocabulary, source)
   return vocabulary
@@ -157,7 +157,11 @@ def _read_existing(
 ) -> Mapping[str, bytes]:
   """Returns name -> content of the named files that are in a folder."""
   paths = {name: folder / name for name in names}
-  return {n: path.read_bytes() for n, path in paths.items() if path.is_file()}
+  return {
+    file_name: path.read_bytes()
+    for file_name, path in paths.items()
+    if path.is_file()
+  }
 
 
 def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
@@ -186,7 +190,9 @@ def unreachable_warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
   ):
     return None
   special_pieces = {
-    vocabulary.pieces[i] for i in vocabulary.special if i is not None
+    vocabulary.pieces[special_id]
+    for special_id in vocabulary.special
+    if special_id is not None
   }
   lost_pieces = [
     piece
@@ -284,7 +290,7 @@ def _build_from_folder(
   check_digests(files, folder)
   settings = _read_settings(files, folder, SETTINGS_FILE)
   return _build_with_options(
-    _choose_builder(files, name, folder), path, settings, options
+    _choose_build_function(files, name, folder), path, settings, options
   )
 
 
@@ -318,7 +324,9 @@ def _without_foreign_settings(
 
 def _suffix(name: str) -> str:
   """Returns the ending that shows a vocabulary's kind; "" for vocab.txt."""
-  return next((end for end in (".model", ".json") if name.endswith(end)), "")
+  return next(
+    (suffix for suffix in (".model", ".json") if name.endswith(suffix)), ""
+  )
 
 
 def has_tokenizer(files: Mapping[str, bytes]) -> bool:
@@ -332,7 +340,7 @@ def _build_with_options(
   settings: Mapping[str, Any],
   options: Mapping[str, Any],
 ) -> Vocabulary:
-  """Builds a tokenizer by a function that `_choose_builder` returned.
+  """Builds a tokenizer by a function that `_choose_build_function` returned.
 
   Args:
     build: the function, which takes options.
@@ -397,7 +405,7 @@ def _build_with_options(
       )
     return build(
       **arguments
-      | _as_builder_options(merged_cleaning, allowed_options)
+      | _as_build_options(merged_cleaning, allowed_options)
       | options
     )
   if "keep_accents" in allowed_options:
@@ -418,14 +426,14 @@ def _cleaning_from(options: Mapping[str, Any]) -> cleaning.Cleaning:
   return cleaning.Cleaning(options.get("lower_case"), keep_accents)
 
 
-def _as_builder_options(
+def _as_build_options(
   wanted_cleaning: cleaning.Cleaning, allowed_options: Collection[str]
 ) -> dict[str, bool]:
-  """Returns the fields of a cleaning that are not None, as a builder's options.
+  """Returns the fields of a cleaning that are not None, as build options.
 
   Args:
     wanted_cleaning: the cleaning.
-    allowed_options: the names of the builder's options.
+    allowed_options: the names of the options of the build function.
   """
   options = cleaning.options_for_load(*wanted_cleaning)
   if "strip_accents" in allowed_options and "keep_accents" in options:
@@ -468,7 +476,7 @@ def _read_settings(
   return options
 
 
-def _choose_builder(
+def _choose_build_function(
   files: Mapping[str, bytes], name: str, folder: str
 ) -> Callable[..., Vocabulary]:
   """Returns a function that takes options and builds the tokenizer of a file.
@@ -498,7 +506,9 @@ def _choose_builder(
   id_by_piece = bpe.check_ids(
     file_contents.parse_file(files, folder, name), path
   )
-  merges_name = next((n for n in _MERGES_FILES if n in files), None)
+  merges_name = next(
+    (file_name for file_name in _MERGES_FILES if file_name in files), None
+  )
   if merges_name is None:
     raise UserError(
       f"{path} has no merges in its folder; their file must have one of"
@@ -654,7 +664,8 @@ def to_files(
   if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
     roles_and_ids = vocabulary.special._asdict().items()
     settings |= {
-      f"{role}_token": vocabulary.pieces[i] for role, i in roles_and_ids
+      f"{role}_token": vocabulary.pieces[special_id]
+      for role, special_id in roles_and_ids
     }
   settings |= added_tokens.settings_of(vocabulary)
   if with_digests:
@@ -758,8 +769,11 @@ def read_prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   Returns:
     Name -> content of the files, with the settings.
   """
-  names = tokenizer_files(folder)
-  contents_by_name = {n: epath.Path(folder, n).read_bytes() for n in names}
+  file_names = tokenizer_files(folder)
+  contents_by_name = {
+    file_name: epath.Path(folder, file_name).read_bytes()
+    for file_name in file_names
+  }
   if SETTINGS_FILE not in contents_by_name:
     settings = {
       "tokenizer_class": _TRANSFORMERS_CLASSES["wordpiece"],

@@ -71,20 +71,20 @@ def add_from_file(
     for added_token in token_by_text.values()
     if added_token.content not in new_contents
   ]
-  names = f": {added_tokens.short_list(new_pieces)}" if new_pieces else ""
+  name_list = f": {added_tokens.short_list(new_pieces)}" if new_pieces else ""
   phrases = [
     f"{path}: {len(new_pieces)} new pieces after the"
-    f" {vocabulary.vocab_size:,} pieces of the vocabulary{names}"
+    f" {vocabulary.vocab_size:,} pieces of the vocabulary{name_list}"
   ]
   if old_pieces_now_whole:
-    names = added_tokens.short_list(old_pieces_now_whole)
-    phrases.append(f"already pieces, now found whole in any text: {names}")
+    name_list = added_tokens.short_list(old_pieces_now_whole)
+    phrases.append(f"already pieces, now found whole in any text: {name_list}")
   if existing_names:
-    names = added_tokens.short_list(existing_names)
-    phrases.append(f"left out, since each is one piece already: {names}")
+    name_list = added_tokens.short_list(existing_names)
+    phrases.append(f"left out, since each is one piece already: {name_list}")
   if repeated_names:
-    names = added_tokens.short_list(repeated_names)
-    phrases.append(f"left out, since each is on an earlier line: {names}")
+    name_list = added_tokens.short_list(repeated_names)
+    phrases.append(f"left out, since each is on an earlier line: {name_list}")
   if num_empty_lines:
     phrases.append(f"empty lines: {num_empty_lines}")
   return extended, "; ".join(phrases) + "."

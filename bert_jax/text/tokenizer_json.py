@@ -66,7 +66,7 @@ def from_json(
   special_tokenizer = open_tokenizer(text, source)
   algorithm = _read_algorithm(special_tokenizer, source)
   pieces = bpe.pieces_by_id(special_tokenizer.get_vocab(), source)
-  id_by_piece = {piece: i for i, piece in enumerate(pieces)}
+  id_by_piece = {piece: piece_id for piece_id, piece in enumerate(pieces)}
   token_by_role = next(
     (
       family_tokens

@@ -246,12 +246,13 @@ def build(
   check_word_starts(word_starts, source)
   model_file = parse_model(model, source)
   pieces, scores = model_file.pieces, model_file.scores
-  id_by_piece = {piece: i for i, piece in enumerate(pieces)}
+  id_by_piece = {piece: piece_id for piece_id, piece in enumerate(pieces)}
   special = bpe.special_ids(id_by_piece, ALBERT_TOKENS, source)
   # Name the special pieces with a space at the end. No word of a text has a
   # space in it, so a literal `[SEP]` is never read as the special piece.
   unmatched_pieces = [
-    p + " " if p in ALBERT_TOKENS.values() else p for p in pieces
+    piece + " " if piece in ALBERT_TOKENS.values() else piece
+    for piece in pieces
   ]
   cleaning = choose_cleaning(
     model_file.rules_name, lower_case, keep_accents, source

@@ -370,7 +370,9 @@ class Vocabulary:
     ):
       offsets = encoding.offsets
       if origins is not None:
-        offsets = [(origins[b], origins[e - 1] + 1) for b, e in offsets]
+        offsets = [
+          (origins[begin], origins[end - 1] + 1) for begin, end in offsets
+        ]
       offsets = extend_offsets(text, offsets, self._joining_cleaner)
       encoded_texts.append(EncodedText(encoding.ids, offsets))
     return encoded_texts
@@ -410,7 +412,10 @@ class Vocabulary:
       else:
         cleaned_part, indices = self.clean(part)
       cleaned.append(f"{cleaned_part} ")
-      origins += [*(i + part_start if i >= 0 else -1 for i in indices), -1]
+      origins += [
+        *(index + part_start if index >= 0 else -1 for index in indices),
+        -1,
+      ]
       part_start += len(part)
     return "".join(cleaned), origins
 
@@ -712,7 +717,7 @@ def bert_special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
   Raises:
     UserError: a special token is missing; the message names it and `source`.
   """
-  id_by_piece = {piece: i for i, piece in enumerate(vocab)}
+  id_by_piece = {piece: piece_id for piece_id, piece in enumerate(vocab)}
   missing_tokens = [
     piece for piece in SPECIAL_TOKENS if piece not in id_by_piece
   ]

@@ -116,7 +116,7 @@ def build(
   special = bert_special_ids(pieces, source)
   tokenizer = Tokenizer(
     models.WordPiece(
-      {piece: i for i, piece in enumerate(pieces)},
+      {piece: piece_id for piece_id, piece in enumerate(pieces)},
       unk_token="[UNK]",
       max_input_chars_per_word=MAX_WORD_CHARS[rules],
       continuing_subword_prefix=CONTINUATION,
@@ -140,9 +140,13 @@ def build(
     special=special,
     plain_text_tokenizer=tokenizer,
     special_tokenizer=copy_that_reads(tokenizer, SPECIAL_TOKENS),
-    at_word_boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
+    at_word_boundary=np.array(
+      [not piece.startswith(CONTINUATION) for piece in pieces]
+    ),
     options=dict(lower_case=lower_case, rules=rules) | unusual_options,
-    files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
+    files={
+      "vocab.txt": "".join(f"{piece}\n" for piece in pieces).encode("utf-8")
+    },
     chunk_pattern=chunk_pattern,
     normalize_ascii=normalize_ascii,
     clean=clean,

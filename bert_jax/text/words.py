@@ -97,7 +97,9 @@ def build(
     special_tokenizer=copy_that_reads(tokenizer, ()),
     at_word_boundary=np.ones(len(pieces) + len(other_words), bool),
     options=dict(rules=rules),
-    files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
+    files={
+      "vocab.txt": "".join(f"{piece}\n" for piece in pieces).encode("utf-8")
+    },
     chunk_pattern=_CHUNK_PATTERN,
     other_words=list(other_words),
     ids_around_sentence=((BEGIN_ID,), (END_ID,)),
