@@ -192,22 +192,20 @@ def _best_threshold(
     unanswerable_gains = scores - 1.0
   gains = np.where(is_answerable, scores, unanswerable_gains)
   order = np.argsort(odds, kind="stable")
-  total_without_answers = float((~is_answerable).sum())
-  totals = total_without_answers + np.cumsum(gains[order])
+  unanswered_total = float((~is_answerable).sum())
+  totals = unanswered_total + np.cumsum(gains[order])
   # The threshold with which no question gets an answer.
-  threshold_without_answers = 0.0
+  unanswered_threshold = 0.0
   if search == "reachable":
     # No threshold separates questions with equal odds.
     is_last_of_equal_odds = np.append(np.diff(odds[order]) > 0, True)
     totals = np.where(is_last_of_equal_odds, totals, -np.inf)
     min_odds = odds[order[0]]
-    threshold_without_answers = float(
+    unanswered_threshold = float(
       min(min_odds - 1.0, np.nextafter(min_odds, -np.inf))
     )
   best_index = int(np.argmax(totals))
-  if totals[best_index] <= total_without_answers:
-    return 100.0 * total_without_answers / len(
-      scores
-    ), threshold_without_answers
+  if totals[best_index] <= unanswered_total:
+    return 100.0 * unanswered_total / len(scores), unanswered_threshold
   score = 100.0 * float(totals[best_index]) / len(scores)
   return score, float(odds[order[best_index]])

@@ -204,13 +204,11 @@ def _widen(
   the opposite side gets more than half.
   """
   num_spare = capacity - (end - begin)
-  num_added_before = min(
+  num_before = min(
     begin - document_begin,
     max(num_spare // 2, num_spare - (document_end - end)),
   )
-  return begin - num_added_before, min(
-    document_end, end + num_spare - num_added_before
-  )
+  return begin - num_before, min(document_end, end + num_spare - num_before)
 
 
 def _build_rows(

@@ -65,26 +65,28 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
     name: the passage's name; the ids of its questions begin with it.
 
   Raises:
-    UserError: a field is missing, or there are not as many options and answers
-      as questions.
+    UserError: a field is missing, or the numbers of questions, lists of options
+      and answers differ.
   """
   try:
     fields, answers = passage.fields, passage.fields.get("answers")
     columns = [fields["questions"], fields["options"]]
     if answers is not None:
       columns.append(answers)
-    for i, (question, options, *answer) in enumerate(
+    for question_index, (question, options, *answer) in enumerate(
       zip(*columns, strict=True)
     ):
       question_fields = dict(
         article=fields["article"],
         question=question,
         options=options,
-        id=f"{name}-{i}",
+        id=f"{name}-{question_index}",
       )
       if answer:
         question_fields["answer"] = answer[0]
-      yield Record(question_fields, f"{passage.location}: question {i + 1}")
+      yield Record(
+        question_fields, f"{passage.location}: question {question_index + 1}"
+      )
   except (KeyError, TypeError, AttributeError, ValueError) as e:
     raise UserError(
       f"{passage.location} is not a passage of RACE ({e!r:.60})."
@@ -103,7 +105,10 @@ def parse_swag(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
     needs_label: True if a record without a label is an error.
   """
   sentence, begin = (get_text(record, name) for name in ("sent1", "sent2"))
-  endings = [get_text(record, f"ending{k}") for k in range(task.num_choices)]
+  endings = [
+    get_text(record, f"ending{choice_index}")
+    for choice_index in range(task.num_choices)
+  ]
   return dict(
     id=record.fields.get("", record.fields.get("id")),
     texts=[[sentence, f"{begin} {ending}"] for ending in endings],

@@ -44,7 +44,7 @@ def published_records(path: str) -> Iterator[Record]:
   """Reads the records of a published task, in columns or as .jsonl.
 
   Raises:
-    ValueError: a line is bad; the message names the file and the line.
+    ValueError: a line is wrong; the message names the file and the line.
   """
   if not tables.is_jsonl(path):
     yield from records(path)
@@ -77,7 +77,7 @@ def records(
   """
   words: list[str] = []
   tags: list[str] = []
-  document, first_line, num_columns = 0, 0, None
+  document_number, first_line, num_columns = 0, 0, None
   for line_number, line in enumerate([*tables.read_lines(path), ""], 1):
     # WNUT17 has a tab in its blank lines. In a file with one column, any white
     # space except tabs and spaces may be a word.
@@ -87,9 +87,9 @@ def records(
       cells = [cell for cell in cells if cell]
     if is_blank or DOCUMENT_LINE in cells:
       if words:
-        yield _sentence(path, words, tags, document, first_line)
+        yield _sentence(path, words, tags, document_number, first_line)
       words, tags = [], []
-      document += not is_blank
+      document_number += not is_blank
       continue
     location = f"{path}:{line_number}"
     if num_columns is None:
@@ -183,7 +183,9 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
       a tag is not a text or not a label of the task.
   """
   words = get_cell(record, "words")
-  if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
+  if not isinstance(words, list) or not all(
+    isinstance(word, str) for word in words
+  ):
     raise UserError(f"{record.location}: 'words' is not a list of texts.")
   tags = record.fields.get("tags")
   if tags is None and needs_label:
@@ -197,10 +199,10 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
     raise UserError(f"{record.location} has no tags{remedy}.")
   if tags is not None:
     if not isinstance(tags, list) or len(tags) != len(words):
-      count = len(tags) if isinstance(tags, list) else "no list of"
+      tag_count = len(tags) if isinstance(tags, list) else "no list of"
       raise UserError(
-        f"{record.location} has {count} tags for {len(words)} words; every word"
-        " needs one tag."
+        f"{record.location} has {tag_count} tags for {len(words)} words; every"
+        " word needs one tag."
       )
     tags = _read_tags(task, tags, record)
     if task.name == "conll2003":

@@ -173,8 +173,8 @@ def _table_records(
 ) -> Iterator[Record]:
   """Yields the records of a table, and checks that it has the columns.
 
-  Columns of labels are not checked here. `parse` checks such a column if the
-  example needs a label.
+  Columns of labels are not checked here. `parse` checks them if an example
+  needs a label.
   """
   needed_columns = [
     columns_by_role[role]
@@ -182,7 +182,9 @@ def _table_records(
     if role in columns_by_role
   ]
   needed_columns = [
-    c for c in needed_columns if c != columns_by_role.get(_LABEL_ROLES[kind])
+    column
+    for column in needed_columns
+    if column != columns_by_role.get(_LABEL_ROLES[kind])
   ]
   number_hint = (
     ", or give the numbers of columns, for a file with a word on each line"
@@ -299,8 +301,14 @@ def collect_labels(
   if kind == "regression":
     return ()
   if kind == "classification":
-    names = {e["label"] for e in examples if e["label"] is not None}
+    names = {
+      example["label"] for example in examples if example["label"] is not None
+    }
     return tuple(sorted(names))
   if kind == "multi_label":
-    return tuple(sorted({name for e in examples for name in e["label"] or ()}))
-  return tags.all_labels({tag for e in examples for tag in e["tags"] or ()})
+    return tuple(
+      sorted({name for example in examples for name in example["label"] or ()})
+    )
+  return tags.all_labels(
+    {tag for example in examples for tag in example["tags"] or ()}
+  )

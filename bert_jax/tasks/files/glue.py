@@ -19,9 +19,9 @@ TEXT_COLUMNS = {
   "rte": ("sentence1", "sentence2"),
   "wnli": ("sentence1", "sentence2"),
 }
-# The name of a column in a published file -> the column's name in this file.
+# The name of a column in a published file -> the column's name in this module.
 # The published names are from MRPC, QQP, MNLI, STS-B and TensorFlow Datasets.
-_USUAL_NAMES = {
+_COLUMN_NAMES = {
   "#1 String": "sentence1",
   "#2 String": "sentence2",
   "premise": "sentence1",
@@ -65,20 +65,21 @@ def records(
   """
   if tables.is_jsonl(path):
     return tables.jsonl_records(path)
-  first_line = tables.read_lines(path)[0].split(tables.delimiter_of(path))
-  if name == "cola" and _has_no_header(first_line):
+  first_cells = tables.read_lines(path)[0].split(tables.delimiter_of(path))
+  if name == "cola" and _begins_with_record(first_cells):
     return tables.headless_records(path, _COLA_COLUMNS)
-  if name == "stsb" and not {"sentence1", "sentence"} & set(first_line):
-    if len(first_line) < len(_STSB_COLUMNS):
+  if name == "stsb" and not {"sentence1", "sentence"} & set(first_cells):
+    if len(first_cells) < len(_STSB_COLUMNS):
       return tables.headless_records(path, _STSB_SHORT_COLUMNS)
     return tables.headless_records(path, _STSB_COLUMNS, allow_extra=True)
   return tables.table_records(path, skipped if name == "qqp" else None)
 
 
-def _has_no_header(first_line: list[str]) -> bool:
-  """Returns True if the first line of a CoLA file is a row, not a header.
+def _begins_with_record(first_line: list[str]) -> bool:
+  """Returns True if the first line of a CoLA file is a record, not a header.
 
-  The sentence of a row may be the word "sentence", so the label is checked too.
+  The sentence of a record may be the word "sentence", so the label is checked
+  too.
   """
   if len(first_line) != len(_COLA_COLUMNS):
     return False
@@ -96,8 +97,10 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   Raises:
     ValueError: the record is wrong; the message names the file and line.
   """
-  fields = {_USUAL_NAMES.get(k, k): v for k, v in record.fields.items()}
-  # If the record also has a column with the name used here, take this column.
+  fields = {
+    _COLUMN_NAMES.get(name, name): cell for name, cell in record.fields.items()
+  }
+  # If the record also has a column with this module's name, use that column.
   fields |= record.fields
   record = Record(fields, record.location)
   texts = [

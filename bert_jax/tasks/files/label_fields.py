@@ -29,7 +29,7 @@ from bert_jax.tasks.files.tables import Record, get_cell
 # file, -1 is the name of a class.
 EMPTY_CELLS = ("", None)
 HIDDEN_CELLS = (*EMPTY_CELLS, "-1", -1)
-# The largest label of a regression, because labels are stored as float32.
+# The largest label of a regression. Labels are stored as float32.
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # A mark is 0 or 1, and says whether a label applies. Marks are compared in
 # lower case, because spreadsheets write TRUE and FALSE.
@@ -99,10 +99,10 @@ def label_names(
     ValueError: a value is no name, is not in `labels`, or is repeated.
   """
   names = [_label_name(location, cell, labels) for cell in values]
-  for i, label in enumerate(names):
-    if label in names[:i]:
+  for i, name in enumerate(names):
+    if name in names[:i]:
       raise UserError(
-        f"{location}: label {label!r:.60} is repeated; write each label that"
+        f"{location}: label {name!r:.60} is repeated; write each label that"
         " applies once."
       )
   return names
@@ -121,10 +121,11 @@ def _label_name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
   """
   is_not_finite = isinstance(cell, float) and not math.isfinite(cell)
   is_name = not isinstance(cell, list | dict | bytes | set | frozenset)
-  # The text of such an object is its address, which the next process changes.
-  has_no_text = type(cell).__repr__ is object.__repr__
-  has_no_text &= type(cell).__str__ is object.__str__
-  if is_not_finite or not is_name or has_no_text or cell in EMPTY_CELLS:
+  # An object without its own `__repr__` and `__str__` has its address as text,
+  # and the next process has another address.
+  lacks_text = type(cell).__repr__ is object.__repr__
+  lacks_text &= type(cell).__str__ is object.__str__
+  if is_not_finite or not is_name or lacks_text or cell in EMPTY_CELLS:
     raise UserError(
       f"{location}: label {cell!r:.60} is neither a name nor a number."
     )
@@ -280,7 +281,7 @@ def read_columns(
     ValueError: a column is missing, or its value is not 0 or 1.
   """
   cells = [record.fields.get(column) for column in columns]
-  cells = [v.strip() if isinstance(v, str) else v for v in cells]
+  cells = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
   if not needs_label and all(cell in HIDDEN_CELLS for cell in cells):
     return None
   names = []

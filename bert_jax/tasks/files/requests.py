@@ -30,9 +30,9 @@ def read(
   | span | question, context |
   | fill | text with one or more mask tokens |
 
-  In place of text and text_pair, a line may have texts: a list of one or two
-  texts. In place of text and choices, a line may have texts: for each choice a
-  list of one or two texts.
+  In place of text and text_pair, a line may have the field texts with a list of
+  one or two texts. In place of text and choices, the field texts has such a
+  list for each choice.
 
   Args:
     lines: JSON objects; `id` and other fields are allowed.
@@ -91,14 +91,14 @@ def _check_mask(text: str, mask: str) -> None:
 
 
 def _check_text(content: Any, name: str) -> str:
-  """Returns `content`; UserError if it is not a text."""
+  """Returns `content`; raises UserError if it is not a text."""
   if not isinstance(content, str):
     raise UserError(f"{name} is {json.dumps(content)[:40]}, not text")
   return content
 
 
 def _text_field(fields: Example, name: str) -> str:
-  """Returns the text in a field; UserError if it is missing."""
+  """Returns the text in a field; raises UserError if the field is missing."""
   if name not in fields:
     raise UserError(
       f"it has no field {name!r}; its fields are {', '.join(fields) or 'none'};"
@@ -108,7 +108,7 @@ def _text_field(fields: Example, name: str) -> str:
 
 
 def _text_list_field(fields: Example, name: str) -> list[str]:
-  """Returns the list of texts in a field; UserError if it is empty."""
+  """Returns the list of texts in a field; raises UserError if it is empty."""
   texts = fields[name]
   if not isinstance(texts, list) or not texts:
     raise UserError(f"{name} is not a list of texts, or is empty")

@@ -22,8 +22,8 @@ def records(path: str) -> Iterator[Record]:
       `question`, `context`, `answers`.
 
   Raises:
-    ValueError: the file has not SQuAD's form; the message names the file, and
-      the line or article if one is wrong.
+    ValueError: the file does not have SQuAD's form; the message names the file,
+      and the line or article if one is wrong.
   """
   if tables.is_jsonl(path, json_is_one_value=True):
     yield from _jsonl_records(path)
@@ -40,18 +40,20 @@ def records(path: str) -> Iterator[Record]:
     ) from e
   except (KeyError, TypeError) as e:
     raise UserError(f"{path} is not a file of SQuAD: it has no `data`.") from e
-  article_number = 0
+  article_index = 0
   try:
-    for article_number, article in enumerate(articles):
-      for i, paragraph in enumerate(article["paragraphs"]):
-        for j, question in enumerate(paragraph["qas"]):
-          question_id = question.get("id", f"question {article_number}.{i}.{j}")
+    for article_index, article in enumerate(articles):
+      for paragraph_index, paragraph in enumerate(article["paragraphs"]):
+        for question_index, question in enumerate(paragraph["qas"]):
+          question_id = question.get(
+            "id", f"question {article_index}.{paragraph_index}.{question_index}"
+          )
           fields = {**question, "context": paragraph["context"]}
           fields["title"] = article.get("title", "")
           yield Record(fields, f"{path}: id {question_id}")
   except (KeyError, TypeError, AttributeError) as e:
     raise UserError(
-      f"{path}: article {article_number + 1} does not have SQuAD's form"
+      f"{path}: article {article_index + 1} does not have SQuAD's form"
       f" ({e!r:.60})."
     ) from e
 

@@ -164,10 +164,10 @@ def _record_examples(
     raise UserError(
       f"{record.location}: query {query_id} has no entities to choose from."
     )
-  for k, entity in enumerate(entities):
+  for entity_index, entity in enumerate(entities):
     label = str(entity in answers).lower() if answers else None
     yield dict(
-      id=f"{query_id}-{k}",
+      id=f"{query_id}-{entity_index}",
       group=query_id,
       answer=entity,
       answers=answers,
@@ -190,22 +190,30 @@ def _copa_texts(record: Record) -> list[list[str]]:
       f" {', '.join(_COPA_QUESTIONS)}."
     )
   premise = f"{get_text(record, 'premise')} {_COPA_QUESTIONS[question]}"
-  return [[premise, get_text(record, f"choice{k}")] for k in (1, 2)]
+  return [
+    [premise, get_text(record, f"choice{choice_number}")]
+    for choice_number in (1, 2)
+  ]
 
 
 def _mark_wsc_spans(record: Record) -> list[str]:
   """Returns WSC's text with * around its first span and # around its second."""
   words = get_text(record, "text").split(" ")
   # Mark the later span first: signs in front of a span would move its words.
-  spans = sorted((get_int(record, f"span{k}_index"), k) for k in (1, 2))[::-1]
-  for begin, k in spans:
-    num_words = len(get_text(record, f"span{k}_text").split(" "))
-    if not 0 <= begin <= len(words) - num_words:
-      raise UserError(f"{record.location}: span{k} is not within the text.")
-    sign = "*#"[k - 1]
-    words[begin : begin + num_words] = [
+  spans = sorted(
+    (get_int(record, f"span{span_number}_index"), span_number)
+    for span_number in (1, 2)
+  )[::-1]
+  for first_word, span_number in spans:
+    num_words = len(get_text(record, f"span{span_number}_text").split(" "))
+    if not 0 <= first_word <= len(words) - num_words:
+      raise UserError(
+        f"{record.location}: span{span_number} is not within the text."
+      )
+    sign = "*#"[span_number - 1]
+    words[first_word : first_word + num_words] = [
       sign,
-      *words[begin : begin + num_words],
+      *words[first_word : first_word + num_words],
       sign,
     ]
   return [" ".join(words)]

@@ -13,7 +13,7 @@ from bert_jax import files
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import replace_surrogates
 
-_SURROGATE = re.compile(r"\\u[dD]")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
 
 
 class Record(NamedTuple):
@@ -63,7 +63,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
-  """Yields the fields of each row of a table, and the number of its first line.
+  """Yields the fields of each row of a table, and the row's first line number.
 
   In a file with tabs, every tab separates two fields, and quotes are part of
   the text (GLUE's files have unpaired quotes). In a file with commas, a field
@@ -115,7 +115,8 @@ def headless_records(
   Args:
     path: the file.
     names: the names of the columns.
-    allow_extra: True if a row may have further columns, which are left out.
+    allow_extra: True if a row may have more columns than names; they are left
+      out.
 
   Raises:
     ValueError: see `split_rows`; or a row does not have these columns.
@@ -148,7 +149,7 @@ def table_records(
   rows = split_rows(path, delimiter_of(path))
   names = [name.strip() for name in next(rows)[0]]
   if len(set(names)) < len(names):
-    repeated_name = next(n for n in names if names.count(n) > 1)
+    repeated_name = next(name for name in names if names.count(name) > 1)
     raise UserError(f"{path}:1: two columns have the name {repeated_name!r}.")
   yield from _records(path, rows, names, skipped)
 
@@ -195,7 +196,9 @@ def parse_json(text: str) -> Any:
   """
   json_value = files.parse_json(text)
   return (
-    _without_surrogates(json_value) if _SURROGATE.search(text) else json_value
+    _without_surrogates(json_value)
+    if _SURROGATE_ESCAPE.search(text)
+    else json_value
   )
 
 
@@ -207,8 +210,8 @@ def _without_surrogates(json_value: Any) -> Any:
     return [_without_surrogates(element) for element in json_value]
   if isinstance(json_value, dict):
     return {
-      replace_surrogates(k): _without_surrogates(v)
-      for k, v in json_value.items()
+      replace_surrogates(key): _without_surrogates(field)
+      for key, field in json_value.items()
     }
   return json_value
 
@@ -254,8 +257,8 @@ def is_jsonl(path: str, json_is_one_value: bool = False) -> bool:
 
   Args:
     path: the file.
-    json_is_one_value: True if a .json file of this format is one JSON value
-      (SQuAD, RACE).
+    json_is_one_value: True if a .json file of the task is one JSON value
+      (SQuAD, RACE); False if it has a JSON value on each line.
   """
   suffix = pathlib.PurePath(path.lower()).suffix
   return suffix in (".jsonl", ".ndjson") or (

@@ -32,6 +32,8 @@ _PREFIX = (
   r"(begin(?:ning)?|inside|middle|end|last|single|unit|whole|[BIESLUMW][DH]?)"
 )
 _SEPARATOR = r"[-_:./|\s\u2010-\u2015\u2212]+"
+# Three spellings: a prefix with or without a type, a type before its suffix,
+# and B or I directly before a type.
 _TAG_SPELLINGS = (
   re.compile(f"{_PREFIX}(?:{_SEPARATOR}(.+))?", re.IGNORECASE | re.DOTALL),
   re.compile(f"(?P<type>.+){_SEPARATOR}{_PREFIX}", re.IGNORECASE | re.DOTALL),
@@ -58,7 +60,7 @@ def unprefixed_message(tag: str) -> str:
 
 
 def find_unprefixed(tags: Iterable[str]) -> str | None:
-  """Returns a tag without prefix if a tag begins with B- or I-, else None."""
+  """Returns a tag without prefix if another begins with B- or I-, else None."""
   entity_tags = sorted({*tags} - {"O"})
   prefixed_tags = [
     tag for tag in entity_tags if tag[:2] in ("B-", "I-") and tag[2:]
@@ -77,7 +79,9 @@ def scheme_letters(tags: Iterable[str]) -> str | None:
   In a scheme, every tag but O has one of the scheme's letters as its prefix.
   """
   entity_tags = {*tags} - {"O"}
-  matches = [m for tag in entity_tags if (m := _PREFIXED_TAG.fullmatch(tag))]
+  matches = [
+    match for tag in entity_tags if (match := _PREFIXED_TAG.fullmatch(tag))
+  ]
   if not matches or len(matches) < len(entity_tags):
     return None
   # Letters without types mark no entities unless B or I is among them.
@@ -116,25 +120,25 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
       tags_by_type.setdefault((entity_type or "").lower(), {})[
         prefix[0].upper()
       ] = tag
-    examples = next(
+    example_tags = next(
       (
-        [of_type["B"], of_type[letter]]
-        for of_type in tags_by_type.values()
+        [tag_by_letter["B"], tag_by_letter[letter]]
+        for tag_by_letter in tags_by_type.values()
         for letter in "IMEL"
-        if "B" in of_type and letter in of_type
+        if "B" in tag_by_letter and letter in tag_by_letter
       ),
       [],
     )
     has_types = spelling is not _TAG_SPELLINGS[-1] and any(tags_by_type)
-    all_match = (
+    all_tags_match = (
       all(map(spelling.fullmatch, entity_tags)) and entity_tags != tags
     )
-    if not examples and has_types and all_match:
-      examples = entity_tags[:2]
-    if examples and (has_types or entity_tags != tags):
+    if not example_tags and has_types and all_tags_match:
+      example_tags = entity_tags[:2]
+    if example_tags and (has_types or entity_tags != tags):
       return (
-        f"warning: tags such as {' and '.join(map(repr, examples))} look like"
-        " entities, but their scheme is not known: they are scored word by"
+        f"warning: tags such as {' and '.join(map(repr, example_tags))} look"
+        " like entities, but their scheme is not known: they are scored word by"
         " word, by accuracy. To score entities, write the tags as O, B-TYPE and"
         " I-TYPE."
       )
@@ -196,8 +200,10 @@ def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
     if letter == "O":
       is_open = False
       continue
-    continues = is_open and letter in "IE" and spans[-1][0] == entity_type
-    begin = spans.pop()[1] if continues else i
+    continues_entity = (
+      is_open and letter in "IE" and spans[-1][0] == entity_type
+    )
+    begin = spans.pop()[1] if continues_entity else i
     spans.append((entity_type, begin, i + 1))
     is_open = letter in "BI"
   return spans

@@ -66,10 +66,12 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
       f"{path}: no split {split!r}; there are {', '.join(builder.info.splits)}."
     )
   config = tfds.ReadConfig(interleave_cycle_length=1)
-  ds = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-  for i, tfds_example in enumerate(tfds.as_numpy(ds)):
+  dataset = builder.as_dataset(
+    split=split, shuffle_files=False, read_config=config
+  )
+  for example_index, tfds_example in enumerate(tfds.as_numpy(dataset)):
     fields = _to_python(tfds_example, builder.info.features, tuple(labels))
-    record = Record(fields, f"{path}: example {i}")
+    record = Record(fields, f"{path}: example {example_index}")
     if name.startswith("race"):
       yield from choices.race_questions(record, str(fields["example_id"]))
     elif name.startswith("conll2003"):
@@ -90,7 +92,10 @@ def _to_python(value: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   import tensorflow_datasets as tfds
 
   if isinstance(value, dict):
-    return {k: _to_python(v, feature[k], labels) for k, v in value.items()}
+    return {
+      name: _to_python(field, feature[name], labels)
+      for name, field in value.items()
+    }
   is_class = isinstance(feature, tfds.features.ClassLabel)
   if is_class and np.ndim(value) == 0:
     name = feature.int2str(int(value)) if value >= 0 else None
