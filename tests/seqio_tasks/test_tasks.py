@@ -21,7 +21,7 @@ from bert_jax.seqio_tasks import pretraining  # noqa: E402
 
 ROW_OPTIONS = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
-# `data_folder` also has 64 pieces.
+# The vocabulary of `data_folder` also has 64 pieces.
 PIECES += [f"w{i}" for i in range(56)]
 
 
@@ -46,12 +46,15 @@ def text_folder(tmp_path_factory):
   rng = np.random.default_rng(0)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   for name in ("a.txt", "b.txt"):
-    with (path / name).open("w") as f:
+    with (path / name).open("w") as file:
       for _ in range(150):
         for _ in range(int(rng.integers(2, 9))):
-          words = rng.integers(40, size=int(rng.integers(3, 9)))
-          f.write(" ".join(f"W{w}" for w in words) + " unable.\n")
-        f.write("\n")
+          word_numbers = rng.integers(40, size=int(rng.integers(3, 9)))
+          file.write(
+            " ".join(f"W{word_number}" for word_number in word_numbers)
+            + " unable.\n"
+          )
+        file.write("\n")
   return path
 
 
@@ -220,13 +223,14 @@ def iterate_rows_as_bytes(ds):
 def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(data_folder):
   for name in "pq":
     pretraining.register_prepared(name, data_folder, **ROW_OPTIONS)
-  p, q = (seqio.get_mixture_or_task(name) for name in "pq")
-  rows_of_q = rows_as_bytes(q.get_dataset(seed=3))
-  assert rows_of_q == rows_as_bytes(p.get_dataset(seed=3))
+  first_task, second_task = (seqio.get_mixture_or_task(name) for name in "pq")
+  rows_of_q = rows_as_bytes(second_task.get_dataset(seed=3))
+  assert rows_of_q == rows_as_bytes(first_task.get_dataset(seed=3))
   # As parts of one mixture, the two tasks have no row in common.
   seqio.MixtureRegistry.add("both", [("p", 1.0), ("q", 1.0)])
   rows_of_p, new_rows_of_q = (
-    rows_as_bytes(task.get_dataset(seed=3)) for task in (p, q)
+    rows_as_bytes(task.get_dataset(seed=3))
+    for task in (first_task, second_task)
   )
   assert rows_of_p == rows_of_q and not set(rows_of_p) & set(new_rows_of_q)
   mixture_rows = rows_as_bytes(

@@ -46,13 +46,15 @@ def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
 
 
 def test_equal_whole_numbers_are_one_class(tmp_path):
-  lines = [{"text": "a", "label": x} for x in (0, 1.0, 1, 2.5, -0.0, 1e3)]
+  lines = [
+    {"text": "a", "label": label} for label in (0, 1.0, 1, 2.5, -0.0, 1e3)
+  ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   contents = read_contents({"train": path}, columns=LABEL_COLUMNS)
   assert labels_of(contents, "train") == ["0", "1", "1", "2.5", "0", "1000"]
   assert contents.task.labels == ("0", "1", "1000", "2.5")
   # --labels sets the spelling: its labels are not changed.
-  lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
+  lines = [{"text": "a", "label": label} for label in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   for label_names in (["0", "1"], ["0.0", "1.0"]):
     contents = read_contents(

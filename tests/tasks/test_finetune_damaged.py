@@ -144,8 +144,8 @@ def test_a_file_that_is_no_npz_is_refused(folder_without_digests, content):
 
 
 def test_a_file_with_one_array_is_refused(folder_without_digests):
-  with pathlib.Path(folder_without_digests, "train.npz").open("wb") as f:
-    np.save(f, np.arange(3))
+  with pathlib.Path(folder_without_digests, "train.npz").open("wb") as file:
+    np.save(file, np.arange(3))
   with pytest.raises(ValueError, match="sst2: split train is damaged"):
     open_training_split(folder_without_digests)
 

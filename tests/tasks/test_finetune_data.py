@@ -220,7 +220,7 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
   rng = np.random.default_rng(length)
   examples = []
   for num_words in (1, 3, 9, 40, 83):
-    words = ["x" * int(n) for n in rng.integers(1, 9, num_words)]
+    words = ["x" * int(size) for size in rng.integers(1, 9, num_words)]
     examples.append(
       tagged_example(
         words, [TAGGING_TASK.labels[len(word) % 3] for word in words]
@@ -453,10 +453,10 @@ def test_a_folder_holds_the_encoded_rows_and_is_made_once(
   files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="made with another input"):
     prepare_folder(tmp_path, "sst2", [f"train={train_path}"], length=12)
-  with pathlib.Path(output, "train.npz").open("r+b") as f:
+  with pathlib.Path(output, "train.npz").open("r+b") as file:
     # Overwrite three bytes of the file.
-    f.seek(300)
-    f.write(b"\xff\xff\xff")
+    file.seek(300)
+    file.write(b"\xff\xff\xff")
   with pytest.raises(ValueError, match="damaged: train.npz is not the file"):
     encoded_rows.load(output, "train")
 

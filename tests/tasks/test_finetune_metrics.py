@@ -85,7 +85,7 @@ def test_classes_agree_with_scikit_learn():
 
 def test_numbers_agree_with_scipy():
   golds, predicted = np.random.RandomState(2).rand(2, 200)
-  predicted = (predicted + golds).round(1)  # Rounding makes equal ranks.
+  predicted = (predicted + golds).round(1)  # Rounding makes ties.
   scores = scores_of(
     (), ["pearson_spearman"], golds.tolist(), predicted.tolist()
   )
@@ -115,7 +115,10 @@ def test_one_prediction_for_all_examples_is_scored():
 
 
 def test_labels_are_compared_by_name():
-  """A model may order the classes in another way than the task does."""
+  """Scores a model that orders the classes in another way than the task.
+
+  All its predictions have the right names, so its accuracy must be 1.
+  """
   labels, model_labels = ("c", "e", "n"), ("n", "e", "c")
   golds = [labels[i] for i in (2, 1, 0, 0)]
   predicted = [model_labels[i] for i in (0, 1, 2, 2)]
@@ -160,8 +163,10 @@ def f1_of_entities(find_entities, golds, predicted):
   entity_sets = list(
     zip(map(find_entities, golds), map(find_entities, predicted), strict=True)
   )
-  num_shared = sum(len(a & b) for a, b in entity_sets)
-  num_entities = sum(len(a) + len(b) for a, b in entity_sets)
+  num_shared = sum(len(gold & predicted) for gold, predicted in entity_sets)
+  num_entities = sum(
+    len(gold) + len(predicted) for gold, predicted in entity_sets
+  )
   return 2 * num_shared / num_entities
 
 
@@ -173,7 +178,9 @@ def test_entity_scores_agree_with_both_rules():
     for _ in range(2)
   )
   task = make_task("tagging", tags, "tagging_f1", "tagging_f1_strict")
-  scores = metrics.evaluate(task, predicted, [{"tags": t} for t in golds])
+  scores = metrics.evaluate(
+    task, predicted, [{"tags": gold_tags} for gold_tags in golds]
+  )
   expected = f1_of_entities(entities_by_conlleval, golds, predicted)
   assert scores["tagging_f1"] == pytest.approx(expected, abs=1e-9)
   expected = f1_of_entities(entities_by_strict_rule, golds, predicted)
@@ -201,7 +208,10 @@ def test_known_entity_scores_by_both_rules(golds, predicted, expected):
   )
   scores = metrics.evaluate(task, [predicted], [{"tags": golds}])
   assert (scores["tagging_f1"], scores["tagging_f1_strict"]) == expected
-  is_same = [a == b for a, b in zip(golds, predicted, strict=True)]
+  is_same = [
+    gold == predicted_tag
+    for gold, predicted_tag in zip(golds, predicted, strict=True)
+  ]
   assert scores["accuracy"] == np.mean(is_same)
 
 
@@ -342,11 +352,14 @@ def test_squad2_scores_of_each_part_and_best_threshold():
     texts.append(text)
     golds.append([" ".join(rng.choice(words, 2)), text][i % 2 :] * (i % 3 > 0))
   null_odds = (
-    rng.randn(150) - np.array([2 * (len(g) > 0) for g in golds])
+    rng.randn(150)
+    - np.array([2 * (len(gold_texts) > 0) for gold_texts in golds])
   ).tolist()
   scores = squad_metrics.squad2(texts, golds, null_odds, -0.5)
   expected = expected_squad2(texts, golds, null_odds, -0.5)
-  assert {k: scores[k] for k in expected} == pytest.approx(expected, abs=1e-9)
+  assert {name: scores[name] for name in expected} == pytest.approx(
+    expected, abs=1e-9
+  )
   for name in ("exact", "f1"):
     threshold = scores[f"best_{name}_thresh"]
     scores_at_threshold = squad_metrics.squad2(
@@ -358,10 +371,10 @@ def test_squad2_scores_of_each_part_and_best_threshold():
 def official_search(texts, golds, null_odds, column):
   """Returns what `find_best_thresh` of evaluate-v2.0.py returns."""
   scores = [
-    squad_metrics.best_scores(t, g)[column]
-    for t, g in zip(texts, golds, strict=True)
+    squad_metrics.best_scores(text, gold_texts)[column]
+    for text, gold_texts in zip(texts, golds, strict=True)
   ]
-  current_score = best_score = sum(not g for g in golds)
+  current_score = best_score = sum(not gold_texts for gold_texts in golds)
   best_threshold = 0.0
   for i in sorted(range(len(texts)), key=lambda i: null_odds[i]):
     if golds[i]:
@@ -609,6 +622,6 @@ def test_warnings_about_scores_that_say_little(
   kind, labels, metric, golds, predicted, expected
 ):
   field = "tags" if kind == "tagging" else "label"
-  examples = [{field: x} for x in golds]
+  examples = [{field: gold} for gold in golds]
   task = make_task(kind, labels, metric)
   assert metrics.score_warnings(task, predicted, examples) == expected

@@ -1,4 +1,4 @@
-"""Tests readers of files with long fields, empty rows or odd spaces."""
+"""Tests readers of files with long fields, empty cells or odd spaces."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def test_a_field_of_a_csv_may_be_long(tmp_path):
   assert examples[0]["texts"] == [text]
 
 
-def test_lines_of_empty_cells_of_a_test_set_are_examples(tmp_path):
+def test_lines_with_only_empty_cells_are_examples_of_a_test_set(tmp_path):
   content = "text\tpair\na\tb\n\t\n\nc\td\n\t\n"
   path = files.write_text(tmp_path / "a.tsv", content)
   options = dict(columns="text=text,pair=pair", labels=["x", "y"])

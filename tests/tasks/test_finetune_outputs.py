@@ -248,9 +248,9 @@ def expected_answers(
     null_scores.append(window_logits[0].sum())
     best_pieces = [
       sorted(
-        range(len(window_logits)), key=lambda i, c=c: -window_logits[i, c]
+        range(len(window_logits)), key=lambda i, c=column: -window_logits[i, c]
       )[: rules.n_best]
-      for c in (0, 1)
+      for column in (0, 1)
     ]
     for start_column, end_column in itertools.product(*best_pieces):
       first_piece, last_piece = (

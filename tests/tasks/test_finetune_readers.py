@@ -419,7 +419,7 @@ def test_published_tasks_are_read_from_json_lines(tmp_path):
     article="a", question="b", options=list("wxyz"), answer="D"
   )
   swag_sentence = dict(sent1="a", sent2="b", label=2) | {
-    f"ending{k}": str(k) for k in range(4)
+    f"ending{number}": str(number) for number in range(4)
   }
   tagged_words = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
   expected_by_task = {

@@ -34,9 +34,9 @@ def make_question(context, text=None, start=0, question_text="the cat"):
 
 
 def test_windows_of_published_sizes():
-  # The arguments are the tokens of the context, the tokens of a window, and the
-  # stride from one window to the next. At length 128, with a question of 11
-  # tokens and three special tokens, a window has 114 tokens.
+  # The arguments are the number of tokens in the context, the largest number in
+  # a window, and the stride. A row of 128 tokens with a question of 11 tokens
+  # and three special tokens has a window of 114 tokens.
   assert window_bounds(157, 114, 128) == [(0, 114), (114, 157)]
   assert window_bounds(400, 370, 128) == [(0, 370), (128, 400)]
   assert window_bounds(114, 114, 128) == [(0, 114)]
@@ -134,7 +134,8 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
   words = files.WORDS * 3
   context = " ".join(words)
   begins = np.cumsum([0] + [len(word) + 1 for word in words[:-1]])
-  # A row of length 15 has 15 - 3 - 2 = 10 tokens of the context.
+  # A row of 15 tokens has three special tokens, two tokens of the question, and
+  # ten tokens of the context.
   for first_word in range(len(words)):
     for num_words in (1, 3, 10, 11):
       last_word = first_word + num_words - 1

@@ -185,8 +185,8 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
     assert name in last_line
     sweep.check_metric(name, runs)
-  # These give the same labels: `evaluate` of the run, `predict` of the run,
-  # and `predict` of the run's copy in the format of transformers.
+  # Three commands must give equal labels: `evaluate` and `predict` with the
+  # run, and `predict` with the run's copy in the format of transformers.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   run_command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out

@@ -299,7 +299,10 @@ def test_tags_may_lack_the_type_of_their_entities(tmp_path):
 
 
 def test_iob1_is_scored_by_its_entities(tmp_path):
-  """In IOB1, B- stands only between adjacent entities of one type."""
+  """Scores tags of IOB1, where B- stands only between entities of one type.
+
+  The predicted tags of IOB2 have the same entities, so their F1 must be 1.
+  """
   iob1_tags = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
   lines = [dict(words=["a"] * 8, tags=iob1_tags)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)

@@ -135,7 +135,10 @@ FLAG_CASES = {
 
 @pytest.mark.parametrize("case", FLAG_CASES)
 def test_each_flag_decides_where_a_token_is_found(case):
-  """Only the pieces "covid19" and "n" are compared with `expected`."""
+  """Encodes a text, in which the token "covid19" has the flags of the case.
+
+  Only the pieces "covid19" and "n" are compared with `expected`.
+  """
   flags, expected = FLAG_CASES[case]
   fields = {"content": "covid19", **flags}
   vocabulary = make_with_added("bert", added_tokens.make_token(fields))
@@ -163,7 +166,7 @@ def test_the_names_of_special_tokens_are_read_as_text(family):
 
 
 def test_a_mask_may_be_an_added_token():
-  """The mask is an added token of tokenizer.json, not a piece of its model."""
+  """Opens a tokenizer.json whose model has no [MASK]; it is an added token."""
   vocabulary = MAKE_VOCABULARY["bert"]()
   content = json.loads(added_tokens.make_model_tokenizer(vocabulary).to_str())
   size = len(content["model"]["vocab"])
@@ -375,7 +378,10 @@ EQUAL_TOKEN_CASES = {
 def test_tokens_that_cleaning_makes_equal_are_told_apart(
   case, declaring_file, tmp_path, capfd
 ):
-  """An exact spelling gives its token, in each of the opened vocabularies."""
+  """Encodes text with added tokens that are equal after text is cleaned.
+
+  Each exact spelling must give its own token, in each opened vocabulary.
+  """
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
   contents, text, expected = EQUAL_TOKEN_CASES[case]

@@ -1,4 +1,4 @@
-"""Tests ELMo's characters: rows of words, offsets, and seqio's vocabulary."""
+"""Tests ELMo's characters: ids of words, offsets, and seqio's vocabulary."""
 
 import pickle
 

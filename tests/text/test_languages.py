@@ -142,7 +142,7 @@ def test_words_begin_after_spaces_and_at_punctuation(
 def test_masks_take_whole_words_of_any_script(
   algorithm, masking, vocabulary_path, tmp_path
 ):
-  """Either all pieces of a word are masked, or none is."""
+  """Masks rows of text; of each word, all pieces or none must be masked."""
   folder = str(tmp_path / "prepared")
   prepare.prepare(
     vocabulary_path.text_path,
@@ -331,9 +331,10 @@ def test_models_of_sentencepiece_give_its_ids(rule, options, clean_text):
 
 @pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
 def test_korean_words_are_not_unknown(algorithm, tmp_path):
-  """Decomposed syllables get the ids of composed syllables.
+  """Prepares Korean text; no piece may be unknown.
 
-  If a WordPiece vocabulary keeps accents, only composed syllables are tested.
+  Decomposed syllables must get the ids of composed syllables. This is not
+  tested with a WordPiece vocabulary that keeps accents.
   """
   korean_words = [
     "바다",
@@ -346,10 +347,10 @@ def test_korean_words_are_not_unknown(algorithm, tmp_path):
     "커피",
   ]
   lines = [
-    f"{a} {b}에서 {c}을 보았다."
-    for a in korean_words
-    for b in korean_words
-    for c in korean_words
+    f"{first} {second}에서 {third}을 보았다."
+    for first in korean_words
+    for second in korean_words
+    for third in korean_words
   ]
   text = tmp_path / "text.txt"
   text.write_text("\n".join(lines), encoding="utf-8")
@@ -651,7 +652,10 @@ def test_prepare_warns_of_pieces_that_no_text_gives(
 
 
 def test_a_seqio_task_uses_the_settings_of_the_vocabulary(vocabulary_path):
-  """Only `word_starts` must be given, which the vocabulary does not store."""
+  """Registers text with a vocabulary that has settings.
+
+  Only `word_starts` must be passed, which the vocabulary does not store.
+  """
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks import pretraining
 

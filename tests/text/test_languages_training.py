@@ -28,9 +28,9 @@ KEEP_CASE = dict(lower_case=False)
 def test_stripped_marks_that_are_no_accents_are_counted(
   algorithm, language, share
 ):
-  """Stripping accents also removes marks that letters need.
+  """Counts marks that stripping accents would remove, but that letters need.
 
-  The warning has the share of the characters that change.
+  The warning must have the share of the characters that would change.
   """
   counter = cleaning.MarkCounter(algorithm == "unigram")
   for line in TEXTS[language]:

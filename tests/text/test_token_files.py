@@ -119,7 +119,10 @@ def test_ids_are_those_of_add_tokens(family, tmp_path):
 
 
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
-  """Three ids before the mask are missing, as in RoBERTa's published files."""
+  """Adds tokens to a vocabulary in which three ids before the mask are unused.
+
+  RoBERTa's published files are like this. The new ids must follow the mask.
+  """
   vocabulary = MAKE_VOCABULARY["roberta"]()
   files = open_vocabulary.to_files(vocabulary)
   vocab = json.loads(files["vocab.json"])
@@ -340,7 +343,10 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
 
 @pytest.mark.parametrize("method", start_from.NEW_ROW_METHODS)
 def test_init_from_prints_the_new_rows(method, tmp_path):
-  """The word table has 17 rows; the tokenizer and the data have 19 pieces."""
+  """Starts from a model with 17 rows, but a tokenizer and data of 19 pieces.
+
+  A printed line must name the two new rows, and how they are made.
+  """
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
   id_by_piece = {piece: i for i, piece in enumerate(pieces) if i >= 17}
   files = {"added_tokens.json": json.dumps(id_by_piece).encode()}
@@ -370,7 +376,10 @@ def test_init_from_prints_the_new_rows(method, tmp_path):
 
 
 def test_rows_without_pieces_are_never_filled_in(tmp_path):
-  """The last rows of the word table have no pieces in the vocabulary."""
+  """Fills a mask with a model whose last rows belong to no piece.
+
+  No candidate may be one of these rows.
+  """
   weights = tiny_tasks.write_model(tmp_path / "m")
   path = str(tmp_path / "longer")
   config = json.loads(json.dumps(weights.config))
@@ -394,7 +403,10 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
 
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path):
-  """The folder has no vocab.txt, and its tokenizer keeps accents."""
+  """Prepares text with a folder that has tokenizer.json, but no vocab.txt.
+
+  The tokenizer keeps accents, so the prepared text must have them.
+  """
   content = bert_vocabulary("the é e").special_tokenizer.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")

@@ -19,7 +19,12 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 def make_text() -> str:
   """Returns a text of words in which all syllables are equally frequent."""
   syllables = ["ka", "lo", "mi", "ru", "ste", "pon", "ta", "vi", "sol", "e"]
-  words = [a + b + c for a in syllables for b in syllables for c in syllables]
+  words = [
+    first + second + third
+    for first in syllables
+    for second in syllables
+    for third in syllables
+  ]
   lines = [" ".join(words[i::37]) + " don't!" for i in range(37)]
   return "\n\n".join(lines * 2) + "\nÉté Zürich [SEP] été.\n"
 

@@ -38,7 +38,9 @@ def make_files(family, as_json=False):
   files.pop("pieces.json", None)
   if as_json:
     return {"tokenizer.json": vocabulary.special_tokenizer.to_str().encode()}
-  return {n: c for n, c in files.items() if n != "tokenizer.json"}
+  return {
+    name: content for name, content in files.items() if name != "tokenizer.json"
+  }
 
 
 def test_a_folder_may_have_only_a_sentencepiece_model(tmp_path):
@@ -47,7 +49,7 @@ def test_a_folder_may_have_only_a_sentencepiece_model(tmp_path):
   assert model.pieces == ALBERT_PIECES and model.scores[3] == -3.0
   folder = write_files(tmp_path / "albert", {"spiece.model": content})
   vocabulary = open_vocabulary.load(folder)
-  assert [p for p, _ in pieces_and_slices(vocabulary, "The an")] == [
+  assert [piece for piece, _ in pieces_and_slices(vocabulary, "The an")] == [
     "▁the",
     "▁a",
     "n",
@@ -97,7 +99,9 @@ def test_settings_of_a_folder_are_used(tmp_path):
     vocabulary, model_tokenizer_of_folder = load_with_settings(
       tokenize_chinese_chars=False, **settings
     )
-    assert [p for p, _ in pieces_and_slices(vocabulary, "É é x中")] == pieces
+    assert [
+      piece for piece, _ in pieces_and_slices(vocabulary, "É é x中")
+    ] == pieces
     assert model_tokenizer_of_folder.encode("É é x中").tokens == [
       "[CLS]",
       *pieces,
@@ -111,7 +115,7 @@ def test_settings_of_a_folder_are_used(tmp_path):
     reloaded = open_vocabulary.load(str(folder))
     assert reloaded == vocabulary and reloaded.options == vocabulary.options
   vocabulary, _ = load_with_settings(do_lower_case=False, strip_accents=None)
-  assert [p for p, _ in pieces_and_slices(vocabulary, "é x中")] == [
+  assert [piece for piece, _ in pieces_and_slices(vocabulary, "é x中")] == [
     "é",
     "[UNK]",
     "中",
@@ -141,9 +145,9 @@ def load_error(folder, damage):
   try:
     vocabulary = open_vocabulary.load(folder)
     vocabulary.encode_special("the [MASK] <mask> \ud800")
-  except ValueError as e:
-    assert "\n" not in str(e) and str(e).startswith(f"{folder}/"), e
-    return str(e)
+  except ValueError as error:
+    assert "\n" not in str(error) and str(error).startswith(f"{folder}/"), error
+    return str(error)
   assert damage is None, f"{damage} was accepted"
   return None
 

@@ -110,8 +110,8 @@ def test_the_lowest_valid_value_of_every_number_is_accepted():
   }
   lowest_values = {
     f"{prefix}{field.name}": field.metadata["least"]
-    for prefix, cls in classes_by_prefix.items()
-    for field in dataclasses.fields(cls)
+    for prefix, section_class in classes_by_prefix.items()
+    for field in dataclasses.fields(section_class)
     if field.metadata.get("least") is not None
   }
   assert len(lowest_values) >= 30
@@ -281,7 +281,10 @@ def test_damaged_metrics_do_not_stop_a_run(data_folder, run_copy, capsys):
 def test_parameters_of_another_vocabulary_are_refused(
   data_folder, finished_run, tmp_path
 ):
-  """The two vocabularies have equal sizes, but piece 10 differs."""
+  """Starts a run from a run with another vocabulary.
+
+  The vocabularies have equal sizes, but piece 10 differs.
+  """
   other_data = tmp_path / "p"
   shutil.copytree(data_folder, other_data)
   text = (other_data / "vocab.txt").read_text()

@@ -149,7 +149,9 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
 ):
   """The data have one piece that the model's vocabulary lacks: "newer".
 
-  The model's tokenizer splits "newer" into "new" and "##er".
+  The model's tokenizer splits "newer" into "new" and "##er". With "mean", the
+  new embedding must be the mean of theirs. The loss must be that of
+  transformers.
   """
   pieces = (data_folder / "vocab.txt").read_text().split()
   short_vocabulary = tmp_path / "vocab.txt"

@@ -79,9 +79,9 @@ def data_folder(tmp_path_factory):
   vocabulary = [f"w{i}" for i in range(20)]
   documents = []
   for i in range(30):
-    first_words = [(i * 7 + j) % 19 for j in range(5)]
+    first_words = [(i * 7 + sentence) % 19 for sentence in range(5)]
     sentences = [
-      " ".join(f"w{(first + k) % 21}" for k in range(8))
+      " ".join(f"w{(first + offset) % 21}" for offset in range(8))
       for first in first_words
     ]
     documents.append("\n".join([*sentences, f"other{i} w3 ."]))
@@ -145,7 +145,11 @@ def test_a_restarted_run_equals_an_uninterrupted_run(
 
 
 def test_a_restart_in_the_second_phase_changes_nothing(data_folder, tmp_path):
-  """Rows have 5 words in phase 1 and 8 in phase 2. The restart is at step 4."""
+  """Restarts a run at step 4, in phase 2.
+
+  Rows have 5 words in phase 1 and 8 words in phase 2. The last state must be
+  that of the run that was not restarted.
+  """
   changes = TINY_VALUES | {"data.path": data_folder, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
   config = load_config("small:elmo_cpu", changes)
@@ -173,7 +177,10 @@ def test_a_restart_in_the_second_phase_changes_nothing(data_folder, tmp_path):
 def test_the_last_lines_compare_losses_with_guessing(
   data_folder, finished_run, capsys
 ):
-  """Guessing by frequency has the loss of the unigram cross-entropy."""
+  """The last lines must compare each loss with the unigram cross-entropy.
+
+  It is the loss of guessing each word by its frequency.
+  """
   workdir, _ = finished_run
   train.run(
     load_config("elmo:original", TINY_VALUES | {"data.path": data_folder}),

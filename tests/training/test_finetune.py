@@ -512,8 +512,8 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   for name, task in tasks.items():
     try:
       metrics.check_packages(task)
-    except ValueError as e:
-      assert "pip install 'bert_jax[finetune]'" in str(e)
+    except ValueError as error:
+      assert "pip install 'bert_jax[finetune]'" in str(error)
       dependent_tasks.append(name)
   assert sorted(dependent_tasks) == sorted(TASKS_BY_MODULE[module])
 

@@ -364,7 +364,7 @@ def test_every_axis_of_the_state_has_a_rule():
   specs = jax.tree.leaves(
     nn.get_partition_spec(boxed_params), is_leaf=lambda x: hasattr(x, "index")
   )
-  parameter_axes = {axis for spec in specs for axis in spec if axis}
+  parameter_axes = {axis for axes in specs for axis in axes if axis}
   axes_with_rules = {axis for axis, _ in sharding.AXIS_RULES}
   assert parameter_axes <= axes_with_rules
   assert axes_with_rules - parameter_axes == {

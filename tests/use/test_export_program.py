@@ -212,7 +212,7 @@ def exported_path(model_folders, tmp_path_factory):
 
 
 @pytest.mark.parametrize("begin", [0, -1500])
-def test_a_flipped_bit_is_named_or_changes_no_parameter(
+def test_a_flipped_bit_is_reported_or_changes_no_parameter(
   exported_path, tmp_path, begin
 ):
   """Flips one bit near the beginning, or near the table of contents at the end.

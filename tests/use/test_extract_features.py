@@ -253,11 +253,11 @@ def test_a_long_text_is_read_in_windows(bert):
   (tokens,) = text_inputs.encode(
     bert, [text_inputs.text_of_words(id=0, words=words)]
   )
-  cls, sep = tokens.ids[[0, -1]]
+  cls_id, sep_id = tokens.ids[[0, -1]]
   # Counted from 0, words 10 to 31 are in both windows. The vectors before word
   # 21 come from the first window, and all later vectors from the second.
   first_window, second_window = (
-    expected_layers(bert, [cls, *tokens.ids[1:-1][window], sep])[:, -1]
+    expected_layers(bert, [cls_id, *tokens.ids[1:-1][window], sep_id])[:, -1]
     for window in (slice(0, 32), slice(10, 42))
   )
   expected = np.concatenate([first_window[:22], second_window[12:]])

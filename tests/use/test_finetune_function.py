@@ -46,7 +46,7 @@ class NAType:
     raise TypeError("the truth value is ambiguous")
 
 
-MISSING = NAType()
+MISSING_LABEL = NAType()
 QUESTION = {"question": "Where?", "context": "In Rome."}
 OPTIONS = dict(epochs=2, batch_size=8, learning_rate=1e-2, validation=1 / 3)
 
@@ -504,9 +504,13 @@ def test_a_file_of_squad_is_a_table_of_questions(tmp_path, indent):
       "^row 0 of data has no column 'label'; the columns are text.$",
     ),
     ([("a", object()), ("b", 1)] * 9, {}, "row 0 of data: label <object .* na"),
-    ([("a", 1), ("b", MISSING)] * 9, {}, "^row 1 of data has no label in col"),
     (
-      [("a", [1]), ("b", [MISSING])] * 9,
+      [("a", 1), ("b", MISSING_LABEL)] * 9,
+      {},
+      "^row 1 of data has no label in col",
+    ),
+    (
+      [("a", [1]), ("b", [MISSING_LABEL])] * 9,
       {},
       "row 1 of data: label None is nei",
     ),

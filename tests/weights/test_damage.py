@@ -209,7 +209,10 @@ def test_checksums_notice_one_bit_anywhere():
 
 
 def test_an_old_checkpoint_that_a_kill_left_is_removed(saved_run, tmp_path):
-  """The run was killed after a save, before it removed the old checkpoint."""
+  """Opens a run that was killed before it removed its old checkpoint.
+
+  Opening must keep as many checkpoints as `keep` says.
+  """
   workdir = tmp_path / "run"
   shutil.copytree(saved_run, workdir)
   for keep, kept_steps in ((2, ["10", "20"]), (1, ["20"])):
