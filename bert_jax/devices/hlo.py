@@ -19,18 +19,18 @@ COLLECTIVES = (
   "collective-permute",
   "collective-broadcast",
 )
-_COMPUTATION_HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*-> .*\{$")
-_ASSIGNMENT = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
-_OPERATION = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)\(")
-_ARRAY_TYPE = re.compile(r"\b([a-z]+)(\d*)(?:[a-z]\w*)?\[([\d,]*)\]")
-_CALLEE = re.compile(
+_COMPUTATION_HEADER_PATTERN = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*-> .*\{$")
+_ASSIGNMENT_PATTERN = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
+_OPERATION_PATTERN = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)\(")
+_ARRAY_TYPE_PATTERN = re.compile(r"\b([a-z]+)(\d*)(?:[a-z]\w*)?\[([\d,]*)\]")
+_CALLEE_PATTERN = re.compile(
   r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)"
   r"=%?([\w.-]+)"
 )
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_OPERATION_PATH = re.compile(r'\bop_name="([^"]*)"')
-_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
-_KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_BRANCHES_PATTERN = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_OPERATION_PATH_PATTERN = re.compile(r'\bop_name="([^"]*)"')
+_CHANNEL_PATTERN = re.compile(r"\bchannel_id=(\d+)")
+_TRIP_COUNT_PATTERN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,16 +93,21 @@ def parse_program(text: str) -> Program:
   computations: dict[str, list[Instruction]] = {}
   entry, current_instructions = "", None
   for line in text.splitlines():
-    if header_match := _COMPUTATION_HEADER.match(line):
+    if header_match := _COMPUTATION_HEADER_PATTERN.match(line):
       current_instructions = computations.setdefault(header_match[2], [])
       entry = header_match[2] if header_match[1] else entry
     elif (
-      assignment_match := _ASSIGNMENT.match(line)
+      assignment_match := _ASSIGNMENT_PATTERN.match(line)
     ) and current_instructions is not None:
       type_text, call = _split_type(assignment_match[2])
-      if operation_match := _OPERATION.search(call):
+      if operation_match := _OPERATION_PATTERN.search(call):
         current_instructions.append(
-          Instruction(assignment_match[1], type_text, operation_match[1], call)
+          Instruction(
+            name=assignment_match[1],
+            type_text=type_text,
+            operation=operation_match[1],
+            call=call,
+          )
         )
   if not entry:
     raise UserError("the compiled program's text has no ENTRY computation.")
@@ -111,12 +116,13 @@ def parse_program(text: str) -> Program:
 
 def num_bytes(type_text: str) -> int:
   """Returns the bytes of the arrays in a type's text, without padding."""
-  # `_ARRAY_TYPE` matches nothing in a layout such as {1,0:T(8,128)(2,1)}.
+  # `_ARRAY_TYPE_PATTERN` matches nothing in a layout such as
+  # {1,0:T(8,128)(2,1)}.
   return sum(
     math.prod(int(size) for size in sizes.split(",") if size)
     * BITS_BY_TYPE.get(base_type + bits, int(bits or 0))
     // 8
-    for base_type, bits, sizes in _ARRAY_TYPE.findall(type_text)
+    for base_type, bits, sizes in _ARRAY_TYPE_PATTERN.findall(type_text)
   )
 
 
@@ -127,7 +133,7 @@ def trip_count(program: Program, loop: Instruction) -> int:
   In a program for a TPU, a scan counts from 0 to the only integer constant in
   the loop's condition.
   """
-  if count_match := _KNOWN_TRIP_COUNT.search(loop.call):
+  if count_match := _TRIP_COUNT_PATTERN.search(loop.call):
     return int(count_match[1])
   condition_match = re.search(r"\bcondition=%?([\w.-]+)", loop.call)
   condition_name = condition_match[1] if condition_match else ""
@@ -142,8 +148,8 @@ def trip_count(program: Program, loop: Instruction) -> int:
 
 def callees(instruction: Instruction) -> list[str]:
   """Returns the names of the computations that an instruction calls."""
-  names = _CALLEE.findall(instruction.call)
-  for branch_list in _BRANCHES.findall(instruction.call):
+  names = _CALLEE_PATTERN.findall(instruction.call)
+  for branch_list in _BRANCHES_PATTERN.findall(instruction.call):
     names += [branch.strip().lstrip("%") for branch in branch_list.split(",")]
   return names
 
@@ -154,7 +160,7 @@ def operation_path(instruction: Instruction) -> str:
   The names of functions and modules are its folders, for example
   "jit(step)/jvp(Model)/encoder/attention/add". It is "" if the text has none.
   """
-  path_match = _OPERATION_PATH.search(instruction.call)
+  path_match = _OPERATION_PATH_PATTERN.search(instruction.call)
   return path_match[1] if path_match else ""
 
 
@@ -204,7 +210,7 @@ def walk_collectives(
   for instruction, num_runs in walk_instructions(program):
     if instruction.operation.removesuffix("-done") not in COLLECTIVES:
       continue
-    channel_match = _CHANNEL.search(instruction.call)
+    channel_match = _CHANNEL_PATTERN.search(instruction.call)
     name = instruction.name
     if (
       channel_match is None
@@ -224,10 +230,10 @@ def collective_traffic(program: Program) -> dict[str, Traffic]:
   traffic: dict[str, Traffic] = {}
   for instruction, num_runs in walk_collectives(program):
     opcode = instruction.operation.removesuffix("-done")
-    earlier_traffic = traffic.get(opcode, Traffic(0, 0))
+    earlier_traffic = traffic.get(opcode, Traffic(count=0, bytes=0))
     output_bytes = num_bytes(instruction.type_text)
     traffic[opcode] = Traffic(
-      earlier_traffic.count + num_runs,
-      earlier_traffic.bytes + num_runs * output_bytes,
+      count=earlier_traffic.count + num_runs,
+      bytes=earlier_traffic.bytes + num_runs * output_bytes,
     )
   return traffic

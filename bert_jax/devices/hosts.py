@@ -183,7 +183,7 @@ class _DelayedNativeOutput:
   def _on_abort(self, number: int) -> None:
     """Handles SIGABRT; the process ends when this function returns."""
     if distributed.global_state.process_id and not _reaches_process_0():
-      _write_error(self._stderr, _gone_message(0))
+      _write_error(self._stderr, _gone_message(process=0))
       os._exit(1)
     self.write_collected()
 
@@ -300,7 +300,7 @@ class _ProcessWatch:
         if poll_number % _POLLS_PER_BEAT == 0:
           self._send_and_read_beats(poll_number)
       except RuntimeError:
-        failure = _gone_message(0)
+        failure = _gone_message(process=0)
       poll_number += 1
       # Do not end the process if it is ending by itself.
       if failure is not None and not self._stop.is_set():

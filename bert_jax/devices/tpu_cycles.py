@@ -29,7 +29,7 @@ GROUPS = (
   "casts",
   "other",
 )
-_ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ESTIMATED_CYCLES_PATTERN = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL_TARGET = 'custom_call_target="tpu_custom_call"'
 _PRODUCT_OPCODES = ("convolution", "dot")
 # Instructions that move or name numbers, but compute none.
@@ -159,7 +159,7 @@ class Collective:
 
 def _estimated_cycles(instruction: hlo.Instruction) -> int | None:
   """Returns the compiler's estimate of the cycles of one run, or None."""
-  cycles_match = _ESTIMATED_CYCLES.search(instruction.call)
+  cycles_match = _ESTIMATED_CYCLES_PATTERN.search(instruction.call)
   return int(cycles_match[1]) if cycles_match else None
 
 
@@ -265,7 +265,9 @@ def cycles_by_group(program: hlo.Program) -> dict[str, int]:
     The cycles of each of `GROUPS`.
   """
   cycles = dict.fromkeys(GROUPS, 0)
-  for instruction, num_runs in _walk_unfused(program, program.entry, 1):
+  for instruction, num_runs in _walk_unfused(
+    program, program.entry, num_runs=1
+  ):
     estimate = _estimated_cycles(instruction)
     if estimate is not None:
       cycles[group_of(program, instruction)] += num_runs * estimate
@@ -318,7 +320,12 @@ def list_collectives(
       group_size = _group_size(instruction.call, num_devices)
     output_bytes = hlo.num_bytes(instruction.type_text)
     listed_collectives.append(
-      Collective(opcode, num_runs, output_bytes, group_size)
+      Collective(
+        opcode=opcode,
+        count=num_runs,
+        bytes=output_bytes,
+        group_size=group_size,
+      )
     )
   return listed_collectives
 
@@ -411,7 +418,9 @@ def cycles_by_kernel(
     has the name "unknown" and no cycles.
   """
   results: dict[str, KernelCycles] = {}
-  for instruction, num_runs in _walk_unfused(program, program.entry, 1):
+  for instruction, num_runs in _walk_unfused(
+    program, program.entry, num_runs=1
+  ):
     if _KERNEL_TARGET not in instruction.call:
       continue
     # The compiler keeps the kernel's name in the path of the operation.
@@ -426,9 +435,10 @@ def cycles_by_kernel(
     cycles = (
       num_runs * kernel_cycles(matching_calls[0], chip) if matching_calls else 0
     )
-    earlier_cycles = results.get(name, KernelCycles(0, 0))
+    kernel_so_far = results.get(name, KernelCycles(count=0, cycles=0))
     results[name] = KernelCycles(
-      earlier_cycles.count + num_runs, earlier_cycles.cycles + cycles
+      count=kernel_so_far.count + num_runs,
+      cycles=kernel_so_far.cycles + cycles,
     )
   return results
 

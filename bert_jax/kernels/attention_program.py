@@ -81,7 +81,7 @@ class Plan:
   @property
   def block_width(self) -> int:
     """The smallest power of 2 that is at least `head_dim` and at least 16."""
-    return fused.next_power_of_2(self.head_dim, 16)
+    return fused.next_power_of_2(self.head_dim, minimum=16)
 
   @property
   def scale(self) -> float:

@@ -66,7 +66,7 @@ def _block_sizes(
   tuning: Tuning, length: int, dtype: jnp.dtype
 ) -> tuple[int, int]:
   """Returns the numbers of queries and of keys in a block."""
-  limit = fused.next_power_of_2(length, 16)
+  limit = fused.next_power_of_2(length, minimum=16)
   queries_per_block, keys_per_block = (min(size, limit) for size in tuning[:2])
   if dtype == jnp.float32:
     # Float32 blocks take twice the memory of 16-bit blocks, and must still fit.

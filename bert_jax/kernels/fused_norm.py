@@ -312,7 +312,12 @@ def _forward(
     hashes: Array, columns: Array, x: Array, *arrays: Array
   ) -> tuple[Array, ...]:
     batch_size, length, width = x.shape
-    plan = _Plan(batch_size * length, width, rate, epsilon)
+    plan = _Plan(
+      num_rows=batch_size * length,
+      num_columns=width,
+      rate=rate,
+      epsilon=epsilon,
+    )
     scalar_shape = jax.ShapeDtypeStruct((plan.num_rows,), jnp.float32)
     hidden_shape = jax.ShapeDtypeStruct(
       (plan.num_rows, plan.num_columns), x.dtype
@@ -426,7 +431,11 @@ def _add_norm_backward(
     )
     num_rows = batch_size * length
     plan = _Plan(
-      num_rows, width, rate, epsilon, math.gcd(max_rows_per_tile, num_rows)
+      num_rows=num_rows,
+      num_columns=width,
+      rate=rate,
+      epsilon=epsilon,
+      rows_per_tile=math.gcd(max_rows_per_tile, num_rows),
     )
     hidden_shape = jax.ShapeDtypeStruct((num_rows, width), x.dtype)
     num_programs = min(num_programs, num_rows // plan.rows_per_tile)

@@ -552,8 +552,8 @@ def _attention_forward(
       f" row has {query.shape[1]}; set model.attention='xla'."
     )
   query, key, value = (
-    x + b.astype(x.dtype)[None, None]
-    for x, b in zip((query, key, value), bias, strict=True)
+    x + projection_bias.astype(x.dtype)[None, None]
+    for x, projection_bias in zip((query, key, value), bias, strict=True)
   )
   (out,) = _run_kernel(_forward_kernel, options, seed, ids, query, key, value)
   return out, (query, key, value, ids, seed)

@@ -613,4 +613,12 @@ def open_split(folder: TaskFolder, name: str) -> Split:
   """
   task, rows, examples = encoded_rows.load_split(folder.path, folder.meta, name)
   pieces = folder.tokenizer.pieces
-  return Split(name, task, folder.meta["pad"], rows, examples, BUCKETS, pieces)
+  return Split(
+    name=name,
+    task=task,
+    pad=folder.meta["pad"],
+    rows=rows,
+    examples=examples,
+    buckets=BUCKETS,
+    pieces=pieces,
+  )

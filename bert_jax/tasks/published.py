@@ -99,7 +99,10 @@ _ENTITY_TYPES = {
 
 def _iob2_tags(types: Iterable[str]) -> tuple[str, ...]:
   """Returns the tags of IOB2 for types of entities."""
-  return ("O", *(f"{prefix}-{t}" for t in types for prefix in "BI"))
+  return (
+    "O",
+    *(f"{prefix}-{entity_type}" for entity_type in types for prefix in "BI"),
+  )
 
 
 def _one_example(parse: Callable[..., dict[str, Any]], task: Task) -> Parser:

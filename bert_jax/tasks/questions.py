@@ -104,8 +104,8 @@ def encode_questions(
   """
   layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
-  num_special = sum(map(len, (layout.begin, layout.between, layout.end)))
-  max_question_tokens = min(max_question, (length - num_special) // 2)
+  num_special_tokens = sum(map(len, (layout.begin, layout.between, layout.end)))
+  max_question_tokens = min(max_question, (length - num_special_tokens) // 2)
   ids_by_question = vocabulary.encode_batch(
     [example["question"] for example in examples]
   )
@@ -137,8 +137,8 @@ def encode_questions(
     if fault:
       notes.setdefault(fault, []).append(example["id"])
     question = np.array(question_ids[:max_question_tokens], np.int32)
-    context_column = len(begin) + len(question) + len(between)
-    capacity = length - num_special - len(question)
+    first_context_column = len(begin) + len(question) + len(between)
+    capacity = length - num_special_tokens - len(question)
     window_stride = (
       min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
     )
@@ -155,15 +155,15 @@ def encode_questions(
       row_length = sum(map(len, row_arrays))
       row_offsets = np.full((row_length, 2), -1, np.int32)
       row_offsets[
-        context_column : context_column + window_end - window_begin
+        first_context_column : first_context_column + window_end - window_begin
       ] = context.offsets[window_begin:window_end]
       id_arrays += row_arrays
       row_lengths.append(row_length)
-      second_begins.append(context_column)
+      second_begins.append(first_context_column)
       example_indices.append(example_index)
       offsets.append(row_offsets)
       labels.append(
-        _answer_columns(answer, window_begin, window_end, context_column)
+        _answer_columns(answer, window_begin, window_end, first_context_column)
       )
   rows = Rows(
     ids=np.concatenate([np.zeros(0, np.int32), *id_arrays]),

@@ -27,7 +27,7 @@ GLUE = {
   "rte": "RTE",
   "wnli": "WNLI",
 }
-GLUE_FILES = tuple(f"{n}.tsv" for n in (*GLUE.values(), "MNLI-mm", "AX"))
+GLUE_FILES = tuple(f"{name}.tsv" for name in (*GLUE.values(), "MNLI-mm", "AX"))
 SUPERGLUE = {
   "boolq": "BoolQ",
   "cb": "CB",
@@ -39,7 +39,7 @@ SUPERGLUE = {
   "wsc": "WSC",
 }
 SUPERGLUE_FILES = tuple(
-  f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
+  f"{name}.jsonl" for name in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
 # Test sets without training data of their own, which a task's model predicts:
 # task -> a word in the name of the test set's split -> file.
@@ -196,7 +196,10 @@ def glue_text(task: Task, predictions: Sequence[Any]) -> str:
       return prediction
     return str(task.labels.index(prediction))
 
-  lines = [f"{i}\t{cell(p)}\n" for i, p in enumerate(predictions)]
+  lines = [
+    f"{index}\t{cell(prediction)}\n"
+    for index, prediction in enumerate(predictions)
+  ]
   return "index\tprediction\n" + "".join(lines)
 
 
@@ -258,7 +261,9 @@ def _multirc_text(
 
 def _json_lines(values: Iterable[dict[str, Any]]) -> str:
   """Returns a text with a JSON object on each line."""
-  return "".join(json.dumps(v, ensure_ascii=False) + "\n" for v in values)
+  return "".join(
+    json.dumps(value, ensure_ascii=False) + "\n" for value in values
+  )
 
 
 def pack_submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:

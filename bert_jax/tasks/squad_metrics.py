@@ -14,7 +14,7 @@ import numpy as np
 RULES = ("2.0", "1.1")
 # The ways to search for the threshold of "no answer", see `squad2`.
 SEARCHES = ("reachable", "official")
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_ARTICLES_PATTERN = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -24,7 +24,7 @@ def normalise(text: str) -> str:
   Words are separated by single spaces.
   """
   text = text.lower().translate(_PUNCTUATION)
-  return " ".join(_ARTICLES.sub(" ", text).split())
+  return " ".join(_ARTICLES_PATTERN.sub(" ", text).split())
 
 
 def exact_match(prediction: str, gold: str) -> float:
@@ -91,8 +91,8 @@ def squad(
     best_scores(prediction, true_answers, "1.1")
     for prediction, true_answers in zip(predictions, golds, strict=True)
   ]
-  em, mean_f1 = np.mean(em_f1_pairs, 0) * 100.0
-  return {"exact_match": float(em), "f1": float(mean_f1)}
+  mean_exact_match, mean_f1 = np.mean(em_f1_pairs, 0) * 100.0
+  return {"exact_match": float(mean_exact_match), "f1": float(mean_f1)}
 
 
 def squad2(
@@ -152,9 +152,9 @@ def squad2(
 
 def _means(scores: np.ndarray, prefix: str) -> dict[str, float]:
   """Returns the means of scores [N, 2], in percent, and N."""
-  em, mean_f1 = scores.mean(0) * 100.0
+  mean_exact_match, mean_f1 = scores.mean(0) * 100.0
   return {
-    f"{prefix}exact": float(em),
+    f"{prefix}exact": float(mean_exact_match),
     f"{prefix}f1": float(mean_f1),
     f"{prefix}total": float(len(scores)),
   }

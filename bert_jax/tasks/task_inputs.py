@@ -11,7 +11,7 @@ from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, TaskFormat
 
-_SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_SPLIT_NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Kinds whose examples have several labels -> the field with these labels.
 _LIST_FIELDS = {"multi_label": "label", "tagging": "tags"}
 
@@ -147,7 +147,7 @@ def parse_inputs(task_format: TaskFormat, texts: Iterable[str]) -> list[Input]:
         Input(name, f"{tfds.PREFIX}{task_format.tfds_name}:{name}")
         for name in split_names
       ]
-    elif not equal or not _SPLIT_NAME.fullmatch(split) or not path:
+    elif not equal or not _SPLIT_NAME_PATTERN.fullmatch(split) or not path:
       raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
         + (", or tfds." if task_format.tfds_name else ".")

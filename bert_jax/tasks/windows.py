@@ -128,7 +128,7 @@ def encode_in_windows(
   """
   layout = layouts.layout_of(vocabulary)
   layouts.check_length(layout, length)
-  num_special = len(layout.begin) + len(layout.end)
+  num_special_tokens = len(layout.begin) + len(layout.end)
   flat_ids, text_lengths = vocabulary.encode_flat(
     [text for example_texts in texts for text in example_texts]
   )
@@ -143,7 +143,7 @@ def encode_in_windows(
     text_ids = [next(ids_of_texts) for _ in example_texts]
     num_between = len(layout.between) if len(text_ids) == 2 else 0
     for window in cut_into_windows(
-      text_ids, length - num_special - num_between
+      text_ids, length - num_special_tokens - num_between
     ):
       row = layouts.lay_out(layout, window, length)
       id_arrays += row.id_arrays

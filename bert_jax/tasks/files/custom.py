@@ -47,9 +47,9 @@ _ROLES_OF_KIND: dict[str, tuple[str, ...]] = {
   kind: ("text", "pair", "label", "id") for kind in KINDS
 }
 _ROLES_OF_KIND["tagging"] = ("words", "tags", "id")
-_COLUMN_NUMBER = re.compile(r"-?[1-9][0-9]*")
+_COLUMN_NUMBER_PATTERN = re.compile(r"-?[1-9][0-9]*")
 # Space between two words in a table; any other space is part of a word.
-_SPACE_BETWEEN_WORDS = re.compile(r"[ \t\r\n]+")
+_SPACE_BETWEEN_WORDS_PATTERN = re.compile(r"[ \t\r\n]+")
 
 
 def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def records(path: str, kind: str, columns_by_role: Columns) -> Iterator[Record]:
     for role in ("words", "tags")
     if role in columns_by_role
   ]
-  if not all(map(_COLUMN_NUMBER.fullmatch, columns)):
+  if not all(map(_COLUMN_NUMBER_PATTERN.fullmatch, columns)):
     return map(
       _make_splitter(columns_by_role),
       _table_records(path, kind, columns_by_role),
@@ -216,6 +216,7 @@ def _make_splitter(columns_by_role: Columns) -> Callable[[Record], Record]:
       if name in record.fields
     }
     words_column, tags_column = column_names
+    # True stands for a column of tags that is missing, not empty.
     if lists[words_column] and not lists.get(tags_column, True):
       lists[tags_column] = None
     return record._replace(fields=record.fields | lists)
@@ -230,7 +231,7 @@ def _split_words(text: str) -> list[Any]:
     # A list must hold only texts, because "[1]" may be a word.
     if words and all(isinstance(word, str) for word in words):
       return words
-  return [word for word in _SPACE_BETWEEN_WORDS.split(text) if word]
+  return [word for word in _SPACE_BETWEEN_WORDS_PATTERN.split(text) if word]
 
 
 def _conll_records(path: str, columns_by_role: Columns) -> Iterator[Record]:

@@ -39,9 +39,9 @@ _ONE_MARKS = (1, "1", "1.0", "true")
 _MULTI_LABEL = "kind='multi_label'"
 _CLASSIFICATION = "kind='classification', with labels in place of lists"
 # Separators that some people write between two marks in place of a comma.
-_BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
+_BETWEEN_MARKS_PATTERN = re.compile(r"\s*[|;]\s*|\s+")
 # Cells that may hold several names without a comma between them.
-_NAMES_WITHOUT_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
+_NAMES_WITHOUT_COMMA_PATTERN = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
 
 
 def read_name(
@@ -256,7 +256,7 @@ def _split_cell(text: str, record: Record, column: str) -> list[Any]:
       ' but is none; write it as JSON, ["a", "b"] or [0, 1], or as names with'
       " commas."
     )
-  marks = _BETWEEN_MARKS.split(text)
+  marks = _BETWEEN_MARKS_PATTERN.split(text)
   if len(marks) > 1 and are_marks(marks):
     return marks
   names = tables.split_commas(text, f"{record.location}: {column}")
@@ -391,7 +391,7 @@ def list_warning(
       name
       for values in filled_lists
       for name in values
-      if isinstance(name, str) and _NAMES_WITHOUT_COMMA.fullmatch(name)
+      if isinstance(name, str) and _NAMES_WITHOUT_COMMA_PATTERN.fullmatch(name)
     }
   )
   if not joined_names:

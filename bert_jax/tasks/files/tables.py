@@ -13,7 +13,7 @@ from bert_jax import files
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import replace_surrogates
 
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
+_SURROGATE_ESCAPE_PATTERN = re.compile(r"\\u[dD]")
 
 
 class Record(NamedTuple):
@@ -128,7 +128,7 @@ def headless_records(
     "a file without a header needs {} ({}); mend the line, or write the names"
     " of its columns into a first line"
   )
-  yield from _records(path, rows, list(names), None, remedy)
+  yield from _records(path, rows, list(names), skipped=None, remedy=remedy)
 
 
 def table_records(
@@ -197,7 +197,7 @@ def parse_json(text: str) -> Any:
   json_value = files.parse_json(text)
   return (
     _without_surrogates(json_value)
-    if _SURROGATE_ESCAPE.search(text)
+    if _SURROGATE_ESCAPE_PATTERN.search(text)
     else json_value
   )
 

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Sequence
 from bert_jax.messages import UserError
 
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
-_PREFIXED_TAG = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
+_PREFIXED_TAG_PATTERN = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
 # A prefix letter that IOBES lacks -> the letter of IOBES for it.
 _IOBES_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 # The type of a tag that is only a letter, as seqeval names it.
 _NO_TYPE = "_"
-_IOB_TAG = re.compile(r"O|[BI]-.+")
+_IOB_TAG_PATTERN = re.compile(r"O|[BI]-.+")
 # Other spellings of a prefix: small letters, whole words, and a letter with D
 # or H, as in BD and IH of schemes for entities with gaps. A sign may separate a
 # prefix and the type.
@@ -34,7 +34,7 @@ _PREFIX = (
 _SEPARATOR = r"[-_:./|\s\u2010-\u2015\u2212]+"
 # Three spellings: a prefix with or without a type, a type before its suffix,
 # and B or I directly before a type.
-_TAG_SPELLINGS = (
+_SPELLING_PATTERNS = (
   re.compile(f"{_PREFIX}(?:{_SEPARATOR}(.+))?", re.IGNORECASE | re.DOTALL),
   re.compile(f"(?P<type>.+){_SEPARATOR}{_PREFIX}", re.IGNORECASE | re.DOTALL),
   re.compile(r"([BI])(\w{2,})"),
@@ -44,7 +44,7 @@ _OUTSIDE_TAGS = ("o", "0", "out", "outside")
 
 def check_prefix(tag: str, location: str) -> None:
   """Raises ValueError unless a tag is O, B-TYPE or I-TYPE."""
-  if not _IOB_TAG.fullmatch(tag):
+  if not _IOB_TAG_PATTERN.fullmatch(tag):
     raise UserError(
       f"{location}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
       " scored by these prefixes, so write the tags with them."
@@ -68,7 +68,7 @@ def find_unprefixed(tags: Iterable[str]) -> str | None:
   unprefixed_tags = [
     tag
     for tag in entity_tags
-    if not _PREFIXED_TAG.fullmatch(tag) or not tag[1:]
+    if not _PREFIXED_TAG_PATTERN.fullmatch(tag) or not tag[1:]
   ]
   return unprefixed_tags[0] if prefixed_tags and unprefixed_tags else None
 
@@ -80,7 +80,9 @@ def scheme_letters(tags: Iterable[str]) -> str | None:
   """
   entity_tags = {*tags} - {"O"}
   matches = [
-    match for tag in entity_tags if (match := _PREFIXED_TAG.fullmatch(tag))
+    match
+    for tag in entity_tags
+    if (match := _PREFIXED_TAG_PATTERN.fullmatch(tag))
   ]
   if not matches or len(matches) < len(entity_tags):
     return None
@@ -107,7 +109,7 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
   if scheme_letters(tags) is not None:
     return None
   entity_tags = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
-  for spelling in _TAG_SPELLINGS:
+  for spelling in _SPELLING_PATTERNS:
     # Type of entity -> first letter of the spelled prefix -> tag.
     tags_by_type: dict[str, dict[str, str]] = {}
     for tag in entity_tags:
@@ -129,7 +131,7 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
       ),
       [],
     )
-    has_types = spelling is not _TAG_SPELLINGS[-1] and any(tags_by_type)
+    has_types = spelling is not _SPELLING_PATTERNS[-1] and any(tags_by_type)
     all_tags_match = (
       all(map(spelling.fullmatch, entity_tags)) and entity_tags != tags
     )
@@ -155,7 +157,7 @@ def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
   scheme = scheme_letters(tags)
   if scheme is None:
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
-  matches = map(_PREFIXED_TAG.fullmatch, tags - {"O"})
+  matches = map(_PREFIXED_TAG_PATTERN.fullmatch, tags - {"O"})
   types = {match[2] or "" for match in matches if match}
   pairs = (
     (letter, entity_type) for entity_type in sorted(types) for letter in scheme
@@ -173,7 +175,7 @@ def to_iobes(tag: str) -> str | None:
   """Converts a tag of any scheme to IOBES; None for a tag without prefix."""
   if tag == "O":
     return tag
-  match = _PREFIXED_TAG.fullmatch(tag)
+  match = _PREFIXED_TAG_PATTERN.fullmatch(tag)
   if not match:
     return None
   return f"{_IOBES_LETTERS.get(match[1], match[1])}-{match[2] or _NO_TYPE}"

@@ -65,9 +65,9 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
     raise UserError(
       f"{path}: no split {split!r}; there are {', '.join(builder.info.splits)}."
     )
-  config = tfds.ReadConfig(interleave_cycle_length=1)
+  read_config = tfds.ReadConfig(interleave_cycle_length=1)
   dataset = builder.as_dataset(
-    split=split, shuffle_files=False, read_config=config
+    split=split, shuffle_files=False, read_config=read_config
   )
   for example_index, tfds_example in enumerate(tfds.as_numpy(dataset)):
     fields = _to_python(tfds_example, builder.info.features, tuple(labels))
