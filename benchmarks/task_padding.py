@@ -33,7 +33,7 @@ def main() -> None:
         split.rows,
         split.pad,
         options.batch_size,
-        group=is_grouped,
+        group_by_length=is_grouped,
         buckets=lengths,
       ).padding()
       for lengths, is_grouped in (
@@ -44,8 +44,8 @@ def main() -> None:
     ]
     print(
       f"{path} ({split_name}): rows of {max_length} {shares[0]:.2f},"
-      f" a few lengths {shares[1]:.2f}, a few lengths and group"
-      f" {shares[2]:.2f}"
+      f" a few lengths {shares[1]:.2f}, a few lengths and"
+      f" group_by_length {shares[2]:.2f}"
     )
 
 

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     args.split,
     args.output,
     batch_size=args.batch_size,
-    official_threshold=args.official_threshold,
+    search_official_threshold=args.official_threshold,
     dtype=args.dtype,
     family=args.family,
   )

@@ -72,7 +72,7 @@ class Text:
     sources.check_language(language)
     if group_size < 2:
       raise UserError(
-        f"group={group_size} must be at least 2, to pair documents."
+        f"group_size={group_size} must be at least 2, to pair documents."
       )
     self.path = name
     self.vocab, self.special = tokenizer.pieces, tokenizer.special

@@ -543,7 +543,7 @@ def register_text(
   word_starts: str | None = None,
   heldout: float = 0.005,
   language: str = "en",
-  group: int = 128,
+  group_size: int = 128,
   **options: Any,
 ) -> seqio.Task:
   """Registers text that is tokenised while it is read (`plain_text.Text`).
@@ -567,7 +567,7 @@ def register_text(
     word_starts: the rule for a SentencePiece model (see `unigram.build`).
     heldout: see `Text`.
     language: see `Text`.
-    group: see `Text`.
+    group_size: see `Text`.
     **options: options of the recipe.
 
   Raises:
@@ -596,7 +596,7 @@ def register_text(
       tokenizer,
       heldout=heldout,
       language=language,
-      group_size=group,
+      group_size=group_size,
       version=version,
     )
 

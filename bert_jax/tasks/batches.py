@@ -26,9 +26,9 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 # The key of `TaskFolder.meta` with the fingerprint of the training rows.
 # Checkpoints of earlier versions have this fingerprint.
 ROWS_FINGERPRINT = "rows_fingerprint"
-# If `group` is True, the shuffled rows of an epoch are cut into pools of at
-# most MAX_POOL_BATCHES batches, and each pool is sorted by length. An epoch has
-# at least MIN_POOLS pools (if it has as many batches), so that batches differ
+# If `group_by_length` is True, the shuffled rows of an epoch are cut into pools
+# of at most MAX_POOL_BATCHES batches, and each pool is sorted by length. An epoch
+# has at least MIN_POOLS pools (if it has as many batches), so that batches differ
 # from epoch to epoch. Both numbers are as in transformers' group_by_length.
 MAX_POOL_BATCHES, MIN_POOLS = 50, 4
 
@@ -56,10 +56,10 @@ class Batches:
     *,
     seed: int = 0,
     shuffle: bool = True,
-    group: bool = False,
+    group_by_length: bool = False,
     buckets: Sequence[int] = BUCKETS,
-    host: int = 0,
-    hosts: int = 1,
+    host_index: int = 0,
+    host_count: int = 1,
   ):
     """Stores how batches are made; makes no batch yet.
 
@@ -68,38 +68,39 @@ class Batches:
       rows: the rows of a split, from `encoded_rows.load`.
       pad: the id of padding.
       batch_size: the number of entries in a batch, over all hosts. It must be
-        a multiple of `hosts`.
+        a multiple of `host_count`.
       seed: the seed of the order.
       shuffle: False keeps the order of `rows` in every epoch.
-      group: True puts entries of similar lengths together, within shuffled
-        pools.
+      group_by_length: True puts entries of similar lengths together, within
+        shuffled pools.
       buckets: the lengths to choose from. If the longest row fits into no
         bucket, the length of this row becomes a bucket.
-      host: the index of this host, which makes only its share of each batch.
-      hosts: the number of hosts.
+      host_index: the index of this host, which makes only its share of each
+        batch.
+      host_count: the number of hosts.
 
     Raises:
       ValueError: there are no rows, the hosts do not divide the batch, or
-        `group` is used without `shuffle`.
+        `group_by_length` is used without `shuffle`.
     """
     self._rows_per_entry = task.num_choices if task.kind == "choice" else 1
     self._num_entries = len(rows.example_indices) // self._rows_per_entry
     if not self._num_entries:
       raise UserError(f"task {task.name}: a split without rows has no batch.")
-    if batch_size < 1 or batch_size % hosts:
+    if batch_size < 1 or batch_size % host_count:
       raise UserError(
-        f"batch_size={batch_size} must be a positive multiple of the {hosts}"
-        " hosts."
+        f"batch_size={batch_size} must be a positive multiple of the"
+        f" {host_count} hosts."
       )
-    if group and not shuffle:
+    if group_by_length and not shuffle:
       raise UserError(
-        "group=True puts rows of similar lengths together, and needs"
+        "group_by_length=True puts rows of similar lengths together, and needs"
         " shuffle=True."
       )
     self._task, self._rows, self._pad = task, rows, pad
     self.batch_size, self._seed = batch_size, seed
-    self._shuffle, self._group = shuffle, group
-    self._host, self._hosts = host, hosts
+    self._shuffle, self._group_by_length = shuffle, group_by_length
+    self._host_index, self._host_count = host_index, host_count
     if task.kind == "span":
       self._unanswerable = mark_unanswerable(rows)
     # The length of an entry is the length of its longest row.
@@ -125,13 +126,13 @@ class Batches:
     if self._shuffle:
       key = hashing.make_key(self._seed, "finetune", epoch)
       order = np.argsort(hashing.bits(key, order), kind="stable")
-    if self._group:
-      order = self._group_by_length(order)
+    if self._group_by_length:
+      order = self._sort_in_pools(order)
     filler = np.full(
       self.steps_per_epoch * batch_size - num_entries, -1, np.int64
     )
     batches = np.append(order, filler).reshape(-1, batch_size)
-    if self._group:
+    if self._group_by_length:
       # Shuffle the batches, but keep an incomplete batch at the end.
       num_full_batches = num_entries // batch_size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
@@ -139,7 +140,7 @@ class Batches:
       batches[:num_full_batches] = batches[np.argsort(bits, kind="stable")]
     return batches
 
-  def _group_by_length(self, order: np.ndarray) -> np.ndarray:
+  def _sort_in_pools(self, order: np.ndarray) -> np.ndarray:
     """Sorts the entries of each pool by length.
 
     Args:
@@ -205,8 +206,9 @@ class Batches:
     epoch, batch_index = divmod(step, self.steps_per_epoch)
     entries = self._epoch_order(epoch)[batch_index]
     length = self.length(step)
-    host_size = self.batch_size // self._hosts
-    entries = entries[self._host * host_size : (self._host + 1) * host_size]
+    host_size = self.batch_size // self._host_count
+    first_of_host = self._host_index * host_size
+    entries = entries[first_of_host : first_of_host + host_size]
     first_rows = np.where(entries < 0, -1, entries * self._rows_per_entry)
     row_indices = np.where(
       entries[:, None] < 0,
@@ -347,7 +349,7 @@ class Split(NamedTuple):
       self.rows,
       self.pad,
       batch_size,
-      group=True,
+      group_by_length=True,
       buckets=self.buckets,
     )
 
@@ -411,9 +413,9 @@ class TrainingSplit:
     """The share of padding in the batches of the first epoch."""
     return self._batches.padding()
 
-  def shapes(self) -> list[Features]:
+  def features_by_length(self) -> list[Features]:
     """Returns `Features` for each length of the first epoch's batches."""
-    return shapes(self.task, self._rows, self._batches)
+    return features_by_length(self.task, self._rows, self._batches)
 
   def read(self, first: int, count: int) -> Batch:
     """Returns entries [first, first + count), which must be in one batch."""
@@ -431,7 +433,9 @@ class TrainingSplit:
     del position
 
 
-def shapes(task: Task, rows: Rows, batches: Batches) -> list[Features]:
+def features_by_length(
+  task: Task, rows: Rows, batches: Batches
+) -> list[Features]:
   """Returns `Features` for each length of the first epoch's batches.
 
   Args:
@@ -536,7 +540,7 @@ def open_task(
     batch_size,
     seed=seed,
     shuffle=shuffle,
-    group=group and shuffle,
+    group_by_length=group and shuffle,
     buckets=tuple(buckets),
   )
   validation_splits = [

@@ -20,7 +20,7 @@ import numpy as np
 
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
-from bert_jax.tasks.windows import best_windows
+from bert_jax.tasks.windows import best_window_of_tokens
 
 Logits = Sequence[np.ndarray] | np.ndarray
 
@@ -381,7 +381,7 @@ def _legal_spans(
       for piece_offsets, mask in zip(offsets, in_context, strict=True)
     ]
     piece_ranges = _piece_ranges(context_offsets)
-    window_of_piece = best_windows(piece_ranges[-1][1], piece_ranges)
+    window_of_piece = best_window_of_tokens(piece_ranges[-1][1], piece_ranges)
     for window_index, (begin, end) in enumerate(piece_ranges):
       start_masks[window_index][in_context[window_index]] = (
         window_of_piece[begin:end] == window_index

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax.tasks import layouts
 from bert_jax.tasks.encode import EncodedExamples, label_ids
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
-from bert_jax.tasks.windows import best_windows, window_bounds
+from bert_jax.tasks.windows import best_window_of_tokens, window_bounds
 from bert_jax.text.vocabulary import Vocabulary
 
 
@@ -85,7 +85,7 @@ def encode_sentences(
       )
       row_windows.append(_Window(example_index, *widened_window, begin, end))
       continue
-    window_of_piece = best_windows(end - begin, sentence_windows)
+    window_of_piece = best_window_of_tokens(end - begin, sentence_windows)
     if len(sentence_windows) > 1:
       long_sentence_ids.append(str(examples[example_index]["id"]))
     for window_index, (window_begin, window_end) in enumerate(sentence_windows):

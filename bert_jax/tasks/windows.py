@@ -46,7 +46,7 @@ def window_bounds(
   return [(start, min(start + capacity, num_tokens)) for start in starts]
 
 
-def best_windows(
+def best_window_of_tokens(
   num_tokens: int, windows: Sequence[tuple[int, int]]
 ) -> np.ndarray:
   """Finds the window in which each token has the most context.

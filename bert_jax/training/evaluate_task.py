@@ -17,7 +17,7 @@ from bert_jax.devices import compile_ahead, sharding
 from bert_jax.messages import divergence_remedy, note
 from bert_jax.objectives.base import Batch, Sums
 from bert_jax.tasks import metrics
-from bert_jax.tasks.batches import Batches, Split, Splits, shapes
+from bert_jax.tasks.batches import Batches, Split, Splits, features_by_length
 from bert_jax.tasks.predictions import make_predictions
 from bert_jax.training.evaluate import mean_losses
 from bert_jax.training.state import TrainState
@@ -138,7 +138,7 @@ class SplitEvaluator:
     """
     for split in splits:
       batches = split.batches(batch_size)
-      for row_features in shapes(split.task, split.rows, batches):
+      for row_features in features_by_length(split.task, split.rows, batches):
         batch_shapes = sharding.batch_shapes(row_features, batch_size)
         self._step.begin_compilation(
           pool, (state.params, teacher_params), batch_shapes

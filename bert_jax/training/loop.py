@@ -145,7 +145,7 @@ def run_phase(
       logging.watch_run("making the programs and the first batch")
     )
     if isinstance(feed.training_rows, task_batches.TrainingSplit):
-      for features in feed.training_rows.shapes():
+      for features in feed.training_rows.features_by_length():
         train_step.begin_compilation(
           pool,
           progress.state,

@@ -16,7 +16,7 @@ def evaluate(
   split: str = "validation",
   output: str | None = None,
   batch_size: int = 32,
-  official_threshold: bool = False,
+  search_official_threshold: bool = False,
   dtype: str = "float32",
   family: str | None = None,
 ) -> tuple[dict[str, float], Sequence[str]]:
@@ -30,8 +30,8 @@ def evaluate(
     output: a folder for the predictions in the official format; None writes no
       files.
     batch_size: the number of rows in a batch.
-    official_threshold: if True, searches for the best threshold of SQuAD 2.0,
-      as evaluate-v2.0.py does.
+    search_official_threshold: if True, searches for the best threshold of SQuAD
+      2.0, as evaluate-v2.0.py does.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names no
       family.
@@ -46,11 +46,11 @@ def evaluate(
   """
   task_split = batches.open_split(batches.open_folder(data_path), split)
   task = task_split.task
-  if official_threshold and "squad2" not in task.metrics:
+  if search_official_threshold and "squad2" not in task.metrics:
     raise UserError(
       "the official threshold is only for a task whose questions may have no"
       f" answer, but {data_path} has the task {task.name}; leave out"
-      " official_threshold."
+      " --official-threshold."
     )
   max_length = int(encoded_rows.lengths(task_split.rows).max())
   predictor = predict.open_predictor(
@@ -73,7 +73,7 @@ def evaluate(
   with Progress(f"predicting split {split}"):
     predictions = predict.predict_split(predictor, task_split, data_path)
   scored_task = task
-  if official_threshold:
+  if search_official_threshold:
     scored_task = task._replace(metrics=("squad2_official",))
   scores = metrics.evaluate(scored_task, predictions, task_split.examples)
   evaluate_task.note_score_warnings(task_split, predictions)

@@ -17,7 +17,7 @@ from etils import epath
 from bert_jax import files
 from bert_jax.messages import Progress, UserError, note
 from bert_jax.use import features, text_inputs
-from bert_jax.use.features import Features
+from bert_jax.use.features import TextVectors
 from bert_jax.weights.load import open_model
 
 # The number of texts that are written to an HDF5 file at once.
@@ -26,7 +26,7 @@ _CHUNK_SIZE = 256
 _MAX_STRING_BYTES = 1 << 33
 
 
-def write(path: str, features: Iterable[Features]) -> int:
+def write(path: str, features: Iterable[TextVectors]) -> int:
   """Writes a file completely or not at all.
 
   Args:
@@ -45,7 +45,7 @@ def write(path: str, features: Iterable[Features]) -> int:
     return writer(partial_path, features)
 
 
-def writer_of(path: str) -> Callable[[str, Iterable[Features]], int]:
+def writer_of(path: str) -> Callable[[str, Iterable[TextVectors]], int]:
   """Returns the function that writes files with a path's extension.
 
   Raises:
@@ -72,7 +72,7 @@ def _shortest_decimals(x: np.ndarray) -> list[Any]:
   return x.astype(str).astype(np.float64).tolist()
 
 
-def _write_jsonl(path: str, features: Iterable[Features]) -> int:
+def _write_jsonl(path: str, features: Iterable[TextVectors]) -> int:
   """Writes a JSON object for each text, with its id and its vectors."""
   num_texts = 0
   with epath.Path(path).open("w", encoding="utf-8") as f:
@@ -88,7 +88,7 @@ def _write_jsonl(path: str, features: Iterable[Features]) -> int:
   return num_texts
 
 
-def _write_npz(path: str, features: Iterable[Features]) -> int:
+def _write_npz(path: str, features: Iterable[TextVectors]) -> int:
   """Collects the features of all texts in memory, and writes their arrays.
 
   Raises:
@@ -111,7 +111,7 @@ def _write_npz(path: str, features: Iterable[Features]) -> int:
   return len(arrays["ids"])
 
 
-def _arrays(features: list[Features]) -> dict[str, Any]:
+def _arrays(features: list[TextVectors]) -> dict[str, Any]:
   """Returns name -> array of numbers or list of strings.
 
   Strings are not put into an array here, because each element of an array
@@ -135,7 +135,7 @@ def _without_nul(text: str) -> str:
   return text.replace("\0", "\ufffd")
 
 
-def _write_hdf5(path: str, features: Iterable[Features]) -> int:
+def _write_hdf5(path: str, features: Iterable[TextVectors]) -> int:
   """Writes the arrays that `_write_npz` writes, a chunk of texts at a time."""
   import h5py
 
@@ -149,7 +149,7 @@ def _write_hdf5(path: str, features: Iterable[Features]) -> int:
 
 
 def _write_chunks(
-  f: Any, file_for_h5py: "_ErrorKeepingFile", features: Iterator[Features]
+  f: Any, file_for_h5py: "_ErrorKeepingFile", features: Iterator[TextVectors]
 ) -> int:
   num_tokens = num_texts = 0
   for chunk in _chunks(features):
@@ -208,7 +208,7 @@ class _ErrorKeepingFile(io.FileIO):
       raise self.first_error
 
 
-def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
+def _chunks(features: Iterator[TextVectors]) -> Iterator[list[TextVectors]]:
   """Yields chunks of texts; without any text, yields one empty chunk."""
   chunk = list(itertools.islice(features, _CHUNK_SIZE))
   yield chunk

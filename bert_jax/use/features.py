@@ -87,7 +87,7 @@ class Spec(NamedTuple):
   overlap: int = 64
 
 
-class Features(NamedTuple):
+class TextVectors(NamedTuple):
   """Holds the vectors of a text.
 
   Attributes:
@@ -130,7 +130,7 @@ def extract(
   texts: Iterable[str | Sequence[str]],
   spec: Spec = Spec(),  # noqa: B008, it is immutable
   batch_tokens: int = 8192,
-) -> Iterator[Features]:
+) -> Iterator[TextVectors]:
   """Yields the vectors of each text, in the order of the texts.
 
   Args:
@@ -157,7 +157,7 @@ def extract_texts(
   spec: Spec,
   batch_tokens: int = 8192,
   report: Callable[[int], None] | None = None,
-) -> Iterator[Features]:
+) -> Iterator[TextVectors]:
   """Does what `extract` does, but for texts of the class `Text`.
 
   Args:
@@ -387,7 +387,7 @@ def _block_features(
   batch_tokens: int,
   report: Callable[[int], None] | None,
   num_earlier_texts: int,
-) -> Iterator[Features]:
+) -> Iterator[TextVectors]:
   """Yields the features of one block of texts.
 
   See `extract_texts` for the arguments. `num_earlier_texts` is the number of
@@ -518,7 +518,7 @@ def _make_row_weigher(
 
 def _features_of(
   text: Text, encoded: Tokens, x: np.ndarray, num_windows: int, spec: Spec
-) -> Features:
+) -> TextVectors:
   """Returns the features of a text.
 
   Args:
@@ -545,7 +545,7 @@ def _features_of(
     # sentence-transformers uses.
     norms = np.linalg.norm(x, axis=-1, keepdims=True)
     x = x / np.maximum(norms, np.float32(1e-12))
-  return Features(
+  return TextVectors(
     text.id, None if token_names is None else tuple(token_names), x
   )
 

@@ -322,7 +322,7 @@ def compute_outputs(
     rows,
     pad,
     predictor.batch_size,
-    group=True,
+    group_by_length=True,
     buckets=(*shorter_lengths, predictor.max_length),
   )
   add_positions = None

@@ -59,7 +59,7 @@ def text_folder(tmp_path_factory):
 
 
 def register_text(text_folder, name="mine", **options):
-  options = {"heldout": 0.1, "group": 32, **ROW_OPTIONS} | options
+  options = {"heldout": 0.1, "group_size": 32, **ROW_OPTIONS} | options
   inputs = options.pop(
     "inputs", str(text_folder / "*.txt").replace("*", "[ab]")
   )
@@ -388,7 +388,7 @@ def test_a_small_group_joins_its_neighbour(text_folder):
   five_documents = text_folder / "five.txt"
   five_documents.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(
-    text_folder, inputs=str(five_documents), group=2, heldout=0.0
+    text_folder, inputs=str(five_documents), group_size=2, heldout=0.0
   )
   groups = list(task.source.documents.groups(0))
   assert [(begin, corpus.num_documents) for begin, corpus in groups] == [

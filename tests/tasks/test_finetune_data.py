@@ -283,12 +283,16 @@ def random_rows(count, seed=0, max_length=60):
   )
 
 
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("group_by_length", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 10, 16])
-def test_an_epoch_has_every_row_once(batch_size, group):
+def test_an_epoch_has_every_row_once(batch_size, group_by_length):
   rows = random_rows(10)
   epoch_batches = batches.Batches(
-    CLASSIFICATION_TASK, rows, pad=0, batch_size=batch_size, group=group
+    CLASSIFICATION_TASK,
+    rows,
+    pad=0,
+    batch_size=batch_size,
+    group_by_length=group_by_length,
   )
   assert epoch_batches.steps_per_epoch == -(-10 // batch_size)
   row_orders = []
@@ -309,22 +313,22 @@ def test_an_epoch_has_every_row_once(batch_size, group):
     assert sorted(row_order) == list(range(10))
     row_orders.append(row_order)
   # The epochs have different orders, except if all rows fit in one batch that
-  # `group` sorts by length.
+  # `group_by_length` sorts by length.
   assert row_orders[0] != row_orders[1] != row_orders[2] or (
-    group and batch_size >= 10
+    group_by_length and batch_size >= 10
   )
 
 
 def test_a_batch_depends_only_on_its_number():
   rows = random_rows(50)
   read_batches = batches.Batches(
-    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=3, group=True
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=3, group_by_length=True
   )
   unread_batches = batches.Batches(
-    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=3, group=True
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=3, group_by_length=True
   )
   batches_of_other_seed = batches.Batches(
-    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=4, group=True
+    CLASSIFICATION_TASK, rows, pad=0, batch_size=4, seed=4, group_by_length=True
   )
   batches_in_order = [read_batches.batch(i) for i in range(40)]
   for name, array in unread_batches.batch(39).items():
@@ -343,7 +347,12 @@ def test_hosts_have_shares_of_one_batch():
   )
   batches_of_hosts = [
     batches.Batches(
-      CLASSIFICATION_TASK, rows, pad=0, batch_size=8, host=host, hosts=4
+      CLASSIFICATION_TASK,
+      rows,
+      pad=0,
+      batch_size=8,
+      host_index=host,
+      host_count=4,
     )
     for host in range(4)
   ]
@@ -366,7 +375,7 @@ def test_batches_have_lengths_of_buckets_and_grouping_pads_less():
     pad=0,
     batch_size=8,
     buckets=(32, 64, 128),
-    group=True,
+    group_by_length=True,
   )
   assert ungrouped_batches.buckets == (32, 64, 128, 199)
   padding_shares = []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks import encoded_rows, questions, task_inputs
-from bert_jax.tasks.windows import best_windows, window_bounds
+from bert_jax.tasks.windows import best_window_of_tokens, window_bounds
 
 DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
 
@@ -61,7 +61,7 @@ def test_windows_leave_no_token_out():
 
 def test_the_best_window_has_most_context():
   spans = window_bounds(20, 10, 4)
-  best_window = best_windows(20, spans)
+  best_window = best_window_of_tokens(20, spans)
   for token in range(20):
     scores = [
       min(token - begin, end - 1 - token) + 0.01 * (end - begin)
@@ -71,7 +71,7 @@ def test_the_best_window_has_most_context():
     ]
     assert scores[best_window[token]] == max(scores)
   # For a very long text, an array [windows, tokens] would take too much memory.
-  best_window = best_windows(10**6, window_bounds(10**6, 100, 50))
+  best_window = best_window_of_tokens(10**6, window_bounds(10**6, 100, 50))
   assert (np.diff(best_window) >= 0).all() and best_window[-1] == 19_998
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from bert_jax.use import feature_files, text_inputs
-from bert_jax.use.features import Features
+from bert_jax.use.features import TextVectors
 
 
 def make_features(*tokens):
   vectors = np.arange(len(tokens) * 2, dtype=np.float32).reshape(-1, 2)
-  return Features("a\0", tokens, vectors)
+  return TextVectors("a\0", tokens, vectors)
 
 
 def test_a_word_may_contain_nul(tmp_path):
@@ -66,7 +66,7 @@ def test_a_full_disk_raises_and_leaves_no_file(tmp_path, extension):
   """
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
-  features = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
+  features = [TextVectors(str(i), ("a", "b"), vectors) for i in range(600)]
   path = tmp_path / f"a.{extension}"
   assert feature_files.write(str(path), features) == 600
   size = path.stat().st_size
