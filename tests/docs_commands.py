@@ -470,7 +470,7 @@ def _write_tf1(path: pathlib.Path) -> None:
   if not path.exists():
     arrays = tf1_releases.random_arrays(tf1_releases.bert_shapes())
     tf1_releases.save_checkpoint(str(path), "bert_model.ckpt", arrays)
-    tf1_releases.write_json(path / "bert_config.json", tf1_releases.CONFIG)
+    tf1_releases.write_json(path / "bert_config.json", tf1_releases.BERT_CONFIG)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces += [f"w{i}" for i in range(tf1_releases.VOCAB_SIZE - len(pieces))]
     (path / "vocab.txt").write_text("\n".join(pieces) + "\n")

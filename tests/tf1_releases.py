@@ -11,7 +11,7 @@ HIDDEN = 12
 EMBEDDING_SIZE = 5
 NUM_HEADS, NUM_LAYERS, MLP = 3, 2, 20
 VOCAB_SIZE, NUM_POSITIONS, NUM_SEGMENTS = 17, 9, 2
-CONFIG = {
+BERT_CONFIG = {
   "vocab_size": VOCAB_SIZE,
   "hidden_size": HIDDEN,
   "num_hidden_layers": NUM_LAYERS,
@@ -90,14 +90,14 @@ def pretraining_shapes(width):
   return shapes | {"cls/seq_relationship/output_bias": (2,)}
 
 
-def albert_shapes(groups):
+def albert_shapes(num_groups):
   shapes = table_shapes("bert/embeddings", EMBEDDING_SIZE) | dense_shapes(
     "bert/pooler/dense", HIDDEN, HIDDEN
   )
   shapes |= dense_shapes(
     "bert/encoder/embedding_hidden_mapping_in", EMBEDDING_SIZE, HIDDEN
   )
-  for i in range(groups):
+  for i in range(num_groups):
     name = f"bert/encoder/transformer/group_{i}/inner_group_0"
     for projection in PROJECTIONS:
       shapes |= dense_shapes(
@@ -197,7 +197,7 @@ def write_release(path, arrays, has_slots=False, **changes):
     The names of the arrays that only training needs.
   """
   extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
-  config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
+  config = {k: v for k, v in (BERT_CONFIG | changes).items() if v is not None}
   path = pathlib.Path(path)
   write_json(path / "bert_config.json", config)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]

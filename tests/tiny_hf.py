@@ -212,26 +212,30 @@ def family_of(name):
   return {"openaigpt": "gpt"}.get(class_prefix, class_prefix)
 
 
-def array_shapes(name, **sizes):
+def array_shapes(
+  name,
+  vocab_size=VOCAB,
+  hidden=HIDDEN,
+  embedding_size=None,
+  mlp=MLP,
+  max_positions=POSITIONS,
+):
   """Returns {array name: shape} of all arrays in a model's file.
 
   Args:
     name: the name of a class of transformers, a key of `HEADS`.
-    **sizes: the numbers for the letters v, d, e, f and p, if they differ from
-      the sizes at the top of this file.
+    vocab_size: the number for the letter v.
+    hidden: the number for d.
+    embedding_size: the number for e. None means EMBEDDING for ALBERT and
+      ELECTRA, and HIDDEN for the other families.
+    mlp: the number for f.
+    max_positions: the number for p.
   """
   family = family_of(name)
-  has_narrow_embeddings = family in ("albert", "electra")
-  sizes = (
-    dict(
-      v=VOCAB,
-      d=HIDDEN,
-      e=EMBEDDING if has_narrow_embeddings else HIDDEN,
-      f=MLP,
-      p=POSITIONS,
-    )
-    | sizes
-  )
+  if embedding_size is None:
+    has_narrow_embeddings = family in ("albert", "electra")
+    embedding_size = EMBEDDING if has_narrow_embeddings else HIDDEN
+  sizes = dict(v=vocab_size, d=hidden, e=embedding_size, f=mlp, p=max_positions)
   # In the file of an encoder without heads, the names have no prefix.
   is_encoder_alone = name.endswith("Model") and family != "gpt"
   encoder_prefix = "" if is_encoder_alone else PREFIXES[family]

@@ -22,7 +22,7 @@ WORDS += ["the", "cat", "cats", "sat", "sit", "on", "mat", ".", "un", "##aff"]
 WORDS += ["##able", "a", "b", "c", "##d"]
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 SIZES = dict(hidden=16, num_layers=2, heads=2, mlp=24, max_positions=34)
-ELMO = dict(
+ELMO_SIZES = dict(
   filters=[[1, 4], [2, 4]], hidden=8, cell=6, char_dim=4, vocab_size=5
 )
 
@@ -77,7 +77,7 @@ def write_model(
     **sizes: sizes of the encoder that replace or extend `SIZES`.
   """
   if family == "elmo":
-    encoder, files = elmo.build("original", **ELMO | sizes), {}
+    encoder, files = elmo.build("original", **ELMO_SIZES | sizes), {}
   else:
     files, num_pieces = _tokenizer_files(family)
     embedding_size = (

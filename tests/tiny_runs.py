@@ -14,7 +14,7 @@ ROOT = str(pathlib.Path(__file__).parents[1])
 
 BERT = f"{ROOT}/configs/bert.py:base"
 
-SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
+SHRUNK_SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
 
 SIZES_BY_FAMILY = {
   "albert": dict(embedding_size=16),
@@ -26,7 +26,9 @@ def shrink_config(config, folder):
   """Returns a config with a tiny model and 4 steps; changes `config`, too."""
   model, data_section = config["model"], config["data"]
   model |= (
-    SIZES | SIZES_BY_FAMILY.get(model["family"], {}) | dict(dtype="float32")
+    SHRUNK_SIZES
+    | SIZES_BY_FAMILY.get(model["family"], {})
+    | dict(dtype="float32")
   )
   data_section |= dict(path=folder, cased=False)
   for section in list(config["phases"].values()) or [data_section]:
@@ -38,7 +40,7 @@ def shrink_config(config, folder):
   if "teacher" in config:
     family = config["teacher"]["model"]["family"]
     path = str(pathlib.Path(folder).parent / f"t{model['max_positions']}")
-    sizes = SIZES | dict(max_positions=model["max_positions"])
+    sizes = SHRUNK_SIZES | dict(max_positions=model["max_positions"])
     sizes |= {"padding_id": 0} if family == "roberta" else {}
     if not pathlib.Path(path).exists():
       write_teacher(path, folder, family, **sizes)

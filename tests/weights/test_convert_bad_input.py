@@ -254,7 +254,7 @@ def write_both_towers(path, **options):
   The two have equal embeddings. `options` are fields of the generator's config.
   """
   generator_fields = dict(num_attention_heads=1, intermediate_size=32)
-  shapes = tiny_hf.array_shapes("ElectraForMaskedLM", f=32)
+  shapes = tiny_hf.array_shapes("ElectraForMaskedLM", mlp=32)
   arrays = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
   tiny_hf.write_folder(
     path / "generator",

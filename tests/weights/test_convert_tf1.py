@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 from tf1_releases import (
-  CONFIG,
+  BERT_CONFIG,
   DISCRIMINATOR_HIDDEN,
   EMBEDDING_SIZE,
   EXTRA_FIELDS,
@@ -203,27 +203,29 @@ def test_bert_with_pretraining_heads_is_read(bert_release, tmp_path):
   assert reread.tokenizer_files == weights.tokenizer_files
 
 
-def write_albert_release(path, groups, **fields):
+def write_albert_release(path, num_groups, **fields):
   """Writes a release of ALBERT with 4 layers; returns its arrays."""
-  arrays = random_arrays(albert_shapes(groups))
+  arrays = random_arrays(albert_shapes(num_groups))
   save_checkpoint(path, "model.ckpt-best", arrays, has_slots=False)
   config = (
-    CONFIG | {"embedding_size": EMBEDDING_SIZE, "num_hidden_layers": 4} | fields
+    BERT_CONFIG
+    | {"embedding_size": EMBEDDING_SIZE, "num_hidden_layers": 4}
+    | fields
   )
-  config |= {"num_hidden_groups": groups}
+  config |= {"num_hidden_groups": num_groups}
   write_json(f"{path}/albert_config.json", config)
   pathlib.Path(path, "30k-clean.model").write_bytes(b"a model")
   return arrays
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_albert_is_read(tmp_path, groups):
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_albert_is_read(tmp_path, num_groups):
   path = str(tmp_path)
   unused_fields = {"inner_group_num": 1, "net_structure_type": 0, "gap_size": 0}
-  variables = write_albert_release(path, groups, **unused_fields)
+  variables = write_albert_release(path, num_groups, **unused_fields)
   weights = tf1.read(path, "albert")
   scope = "bert/encoder/transformer"
-  names = [f"{scope}/group_{i}/inner_group_0" for i in range(groups)]
+  names = [f"{scope}/group_{i}/inner_group_0" for i in range(num_groups)]
   expected = table_params("encoder/embeddings", variables, "bert/embeddings")
   expected |= layer_params(
     "encoder", variables, names, ALBERT_NAME_BY_MODULE, NUM_HEADS
@@ -233,7 +235,7 @@ def test_albert_is_read(tmp_path, groups):
   )
   assert_equal(weights, expected | pretraining_params(variables))
   model = weights.config["model"]
-  assert (model["num_layers"], model["groups"]) == (4, groups)
+  assert (model["num_layers"], model["groups"]) == (4, num_groups)
   assert model["embedding_size"] == EMBEDDING_SIZE
   # ALBERT's "gelu" is the approximation by tanh.
   assert model["activation"] == "gelu_new"

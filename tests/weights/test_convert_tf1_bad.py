@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from children import without_progress
 from tf1_releases import (
-  CONFIG,
+  BERT_CONFIG,
   EMBEDDING_SIZE,
   HIDDEN,
   NUM_POSITIONS,
@@ -241,7 +241,10 @@ def test_groups_that_do_not_divide_the_layers_are_refused(tmp_path):
     random_arrays(albert_shapes(2)),
     has_slots=False,
   )
-  config = CONFIG | {"embedding_size": EMBEDDING_SIZE, "num_hidden_layers": 3}
+  config = BERT_CONFIG | {
+    "embedding_size": EMBEDDING_SIZE,
+    "num_hidden_layers": 3,
+  }
   write_json(tmp_path / "albert_config.json", config)
   with pytest.raises(ValueError, match="json: num_layers=3 is not a multiple"):
     tf1.read(str(tmp_path), "albert")

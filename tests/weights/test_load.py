@@ -130,7 +130,7 @@ def write_both_towers(path):
     ("ElectraForPreTraining", "discriminator", 12),
   ):
     rng = np.random.default_rng(0)
-    shapes = tiny_hf.array_shapes(name, f=mlp)
+    shapes = tiny_hf.array_shapes(name, mlp=mlp)
     arrays = {
       key: rng.normal(size=shape).astype("f") for key, shape in shapes.items()
     }
