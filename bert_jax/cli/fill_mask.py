@@ -36,5 +36,5 @@ def run(args: argparse.Namespace) -> None:
   for result in results:
     fields = {key: result[key] for key in ("text", "masks")}
     json_line = json.dumps(fields, ensure_ascii=False)
-    lines.append(json_line if args.json else fill_mask.format_row(result))
+    lines.append(json_line if args.json else fill_mask.format_result(result))
   print("\n".join(lines), flush=True)

@@ -32,9 +32,9 @@ class Plan:
   of the other side: of keys for queries, and of queries for keys.
 
   Attributes:
-    rows: the number of rows of the batch on a device.
+    num_rows: the number of rows of the batch on a device.
     length: the number of tokens in a row.
-    heads: the number of heads on a device.
+    num_heads: the number of heads on a device.
     head_dim: the width of a head.
     rate: the dropout rate on the probabilities.
     causal: True if no query sees a key after it.
@@ -45,9 +45,9 @@ class Plan:
     interpret: True if the interpreter runs the kernel.
   """
 
-  rows: int
+  num_rows: int
   length: int
-  heads: int
+  num_heads: int
   head_dim: int
   rate: float
   causal: bool
@@ -143,8 +143,8 @@ class Program:
     self.ids, self.qkv = next(remaining_refs), next(remaining_refs)
     program_index, self.block = pl.program_id(0), pl.program_id(1)
     self.row, self.head = (
-      program_index // plan.heads,
-      program_index % plan.heads,
+      program_index // plan.num_heads,
+      program_index % plan.num_heads,
     )
     # A constant 0 does not work. The interpreter refuses it as an index. Pallas
     # refuses a slice that begins at a constant and goes beyond the array, even

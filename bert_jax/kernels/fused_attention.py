@@ -106,9 +106,9 @@ def _run_kernel(
   num_rows, length, heads, _, head_dim = qkv.shape
   queries_per_block, keys_per_block = _block_sizes(tuning, length, qkv.dtype)
   plan = attention_program.Plan(
-    rows=num_rows,
+    num_rows=num_rows,
     length=length,
-    heads=heads,
+    num_heads=heads,
     head_dim=head_dim,
     rate=rate,
     causal=causal,

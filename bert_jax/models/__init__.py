@@ -52,8 +52,8 @@ from bert_jax.models import (
 #   OBJECTIVE          the name of the objective that trains `ForPreTraining`
 #   POOLING            how a classifier reads the encoder
 #   PRETRAINED_POOLER  True if pre-training trains the pooling's dense layer
-#   flops              (encoder, rows, length, predictions) -> the number of
-#                      floating-point operations in a forward pass
+#   flops              (encoder, num_rows, length, num_predictions) -> the
+#                      number of floating-point operations in a forward pass
 FAMILIES: dict[str, ModuleType] = {
   "bert": bert,
   "roberta": roberta,

@@ -85,9 +85,11 @@ def build(variant: str, **overrides: Any) -> Albert:
   return build_variant(Albert, VARIANTS, variant, overrides)
 
 
-def flops(encoder: Albert, rows: int, length: int, predictions: int) -> float:
+def flops(
+  encoder: Albert, num_rows: int, length: int, num_predictions: int
+) -> float:
   """Counts the operations of a forward pass; see `heads.flops`."""
-  map_flops = 2.0 * rows * length * encoder.embedding_size * encoder.hidden
+  map_flops = 2.0 * num_rows * length * encoder.embedding_size * encoder.hidden
   return map_flops + heads.flops(
-    encoder, rows, length, predictions, encoder.embedding_size
+    encoder, num_rows, length, num_predictions, encoder.embedding_size
   )

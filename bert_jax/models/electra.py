@@ -286,19 +286,23 @@ def build(variant: str, **overrides: Any) -> Electra:
   return build_variant(Electra, VARIANTS, variant, overrides)
 
 
-def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
+def flops(
+  encoder: Electra, num_rows: int, length: int, num_predictions: int
+) -> float:
   """Counts the operations of a forward pass of both towers and both heads.
 
   The arguments are those of `heads.flops`.
   """
   total_flops = 0.0
   for tower in (encoder, generator_encoder(encoder)):
-    total_flops += stack_flops(tower, rows, length)
+    total_flops += stack_flops(tower, num_rows, length)
     if tower.hidden != encoder.embedding_size:
-      total_flops += 2.0 * rows * length * encoder.embedding_size * tower.hidden
-  total_flops += 2.0 * rows * length * encoder.hidden * (encoder.hidden + 1)
+      total_flops += (
+        2.0 * num_rows * length * encoder.embedding_size * tower.hidden
+      )
+  total_flops += 2.0 * num_rows * length * encoder.hidden * (encoder.hidden + 1)
   masked_lm_head_flops = (
     2 * generator_encoder(encoder).hidden * encoder.embedding_size
   )
   masked_lm_head_flops += 2 * encoder.embedding_size * encoder.vocab_size
-  return total_flops + rows * predictions * masked_lm_head_flops
+  return total_flops + num_rows * num_predictions * masked_lm_head_flops

@@ -513,16 +513,18 @@ def build(variant: str, **overrides: Any) -> Elmo:
   return build_variant(Elmo, VARIANTS, variant, overrides)
 
 
-def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
+def flops(
+  encoder: Elmo, num_rows: int, length: int, num_predictions: int
+) -> float:
   """Counts the floating-point operations of a forward pass.
 
   Only matrix products count.
 
   Args:
     encoder: the encoder, which has the sizes.
-    rows: the number of rows.
+    num_rows: the number of rows.
     length: the number of words in a row.
-    predictions: the number of logits for each word and direction.
+    num_predictions: the number of logits for each word and direction.
   """
   highway_width = sum(num_filters for _, num_filters in encoder.filters)
   word_flops = (
@@ -540,6 +542,8 @@ def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
   word_flops += (
     2
     * 2.0
-    * (encoder.num_layers * num_layer_weights + predictions * encoder.hidden)
+    * (
+      encoder.num_layers * num_layer_weights + num_predictions * encoder.hidden
+    )
   )
-  return rows * length * word_flops
+  return num_rows * length * word_flops

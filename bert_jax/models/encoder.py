@@ -343,7 +343,7 @@ def default_sequence_ids(
   return jnp.ones_like(input_ids) if sequence_ids is None else sequence_ids
 
 
-def stack_flops(encoder: Any, rows: int, length: int) -> float:
+def stack_flops(encoder: Any, num_rows: int, length: int) -> float:
   """Counts the floating-point operations of a stack's forward pass.
 
   Only matrix products count. In each layer a row of length l costs
@@ -352,9 +352,9 @@ def stack_flops(encoder: Any, rows: int, length: int) -> float:
 
   Args:
     encoder: the encoder; d is its `hidden` and f its `mlp`.
-    rows: the number of rows.
+    num_rows: the number of rows.
     length: the number of tokens in a row.
   """
   d, f = encoder.hidden, encoder.mlp
   layer_flops = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
-  return float(rows * encoder.num_layers * layer_flops)
+  return float(num_rows * encoder.num_layers * layer_flops)

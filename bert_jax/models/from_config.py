@@ -128,16 +128,16 @@ class HeadlessModel(nn.Module):
 
   Attributes:
     encoder: an encoder of any family.
-    pooler: True if the model has a pooler: a dense layer and a tanh on the
+    has_pooler: True if the model has a pooler: a dense layer and a tanh on the
       first position.
   """
 
   encoder: Any
-  pooler: bool = False
+  has_pooler: bool = False
 
   def setup(self) -> None:
     """Makes the pooler, if the model has one."""
-    if self.pooler:
+    if self.has_pooler:
       self.pool = heads.Pooler(
         self.encoder.dtype, self.encoder.kernel_init, name="pooler"
       )
@@ -157,7 +157,7 @@ class HeadlessModel(nn.Module):
       self.encoder, batch, train=train, collect=collect
     )
     outputs = {"hidden_states": hidden, **collected}
-    if self.pooler:
+    if self.has_pooler:
       first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
       outputs["pooled"] = self.pool(hidden, first_positions)[:, 0]
     return outputs

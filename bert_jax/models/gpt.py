@@ -88,14 +88,18 @@ def build(variant: str, **overrides: Any) -> Gpt:
   return build_variant(Gpt, VARIANTS, variant, overrides)
 
 
-def flops(encoder: Gpt, rows: int, length: int, predictions: int) -> float:
+def flops(
+  encoder: Gpt, num_rows: int, length: int, num_predictions: int
+) -> float:
   """Counts the floating-point operations of a forward pass.
 
   Args:
     encoder: the encoder, which has the sizes.
-    rows: the number of rows.
+    num_rows: the number of rows.
     length: the number of tokens in a row.
-    predictions: the number of positions in a row that get logits.
+    num_predictions: the number of positions in a row that get logits.
   """
-  logit_flops = 2.0 * rows * predictions * encoder.hidden * encoder.vocab_size
-  return stack_flops(encoder, rows, length) + logit_flops
+  logit_flops = (
+    2.0 * num_rows * num_predictions * encoder.hidden * encoder.vocab_size
+  )
+  return stack_flops(encoder, num_rows, length) + logit_flops

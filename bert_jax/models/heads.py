@@ -350,28 +350,32 @@ def span_shapes(encoder: Encoder) -> dict[str, Any]:
 
 def flops(
   encoder: Encoder,
-  rows: int,
+  num_rows: int,
   length: int,
-  predictions: int,
+  num_predictions: int,
   table_width: int | None = None,
 ) -> float:
   """Counts the floating-point operations of a forward pass with the heads.
 
   Args:
     encoder: the encoder, which has the sizes.
-    rows: the number of rows.
+    num_rows: the number of rows.
     length: the number of tokens in a row.
-    predictions: the number of masked positions in a row.
+    num_predictions: the number of masked positions in a row.
     table_width: the width of the word table; the encoder's width if None.
   """
   width = table_width or encoder.hidden
-  return stack_flops(encoder, rows, length) + head_flops(
-    encoder.hidden, width, encoder.vocab_size, rows, predictions
+  return stack_flops(encoder, num_rows, length) + head_flops(
+    encoder.hidden, width, encoder.vocab_size, num_rows, num_predictions
   )
 
 
 def head_flops(
-  hidden: int, table_width: int, vocab_size: int, rows: int, predictions: int
+  hidden: int,
+  table_width: int,
+  vocab_size: int,
+  num_rows: int,
+  num_predictions: int,
 ) -> float:
   """Counts the floating-point operations of the heads' forward pass.
 
@@ -382,20 +386,20 @@ def head_flops(
     hidden: d, the width of the hidden states.
     table_width: e, the width of the word table.
     vocab_size: v, the number of pieces.
-    rows: the number of rows.
-    predictions: m, the number of masked positions in a row.
+    num_rows: the number of rows.
+    num_predictions: m, the number of masked positions in a row.
   """
   d, e, v = hidden, table_width, vocab_size
-  return float(rows * (2 * predictions * (d * e + e * v) + 2 * d * d))
+  return float(num_rows * (2 * num_predictions * (d * e + e * v) + 2 * d * d))
 
 
-def span_flops(hidden: int, vocab_size: int, predictions: int) -> float:
+def span_flops(hidden: int, vocab_size: int, num_predictions: int) -> float:
   """Counts the floating-point operations of the boundary head's forward pass.
 
   Args:
     hidden: the width of the hidden states, and of the word table.
     vocab_size: the number of pieces.
-    predictions: the number of predicted tokens in all rows together.
+    num_predictions: the number of predicted tokens in all rows together.
   """
   d, p, v = hidden, SPAN_OFFSET_WIDTH, vocab_size
-  return 2.0 * predictions * ((2 * d + p) * d + d * d + d * v)
+  return 2.0 * num_predictions * ((2 * d + p) * d + d * d + d * v)

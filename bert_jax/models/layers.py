@@ -307,16 +307,16 @@ def layer_norm(
   )
 
 
-def with_zero_rows(init: Initializer, rows: int) -> Initializer:
-  """Returns an initializer: `init` in the first `rows` rows, and then zeros.
+def with_zero_rows(init: Initializer, num_rows: int) -> Initializer:
+  """Returns an initializer: `init` in the first `num_rows` rows, then zeros.
 
   The first rows are drawn as if the array had only these rows. The rows of
   zeros let devices share a table equally; no id points to them.
   """
 
   def pad(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    values = init(key, (rows, *shape[1:]), dtype)
-    row_padding = (0, shape[0] - rows)
+    values = init(key, (num_rows, *shape[1:]), dtype)
+    row_padding = (0, shape[0] - num_rows)
     return jnp.pad(values, [row_padding] + [(0, 0)] * (len(shape) - 1))
 
   return pad

@@ -100,20 +100,20 @@ class Stack(nn.Module):
       parameters and the dropout bits do not depend on `unroll`.
     remat: True saves only the products with weights for the backward pass,
       which computes everything else in a layer again.
-    groups: 0 if no layers share parameters. Otherwise the number of sets of
-      parameters (ALBERT). Each set is applied `num_layers` / `groups`
+    num_groups: 0 if no layers share parameters. Otherwise the number of sets of
+      parameters (ALBERT). Each set is applied `num_layers` / `num_groups`
       times in succession, each time with new dropout bits, and the leading
       axis of a parameter counts the sets.
 
   Raises:
-    ValueError: `num_layers` is not a multiple of `groups`.
+    ValueError: `num_layers` is not a multiple of `num_groups`.
   """
 
   num_layers: int
   layer: dict
   unroll: int = 0
   remat: bool = False
-  groups: int = 0
+  num_groups: int = 0
 
   @nn.compact
   def __call__(
@@ -135,7 +135,7 @@ class Stack(nn.Module):
       The last hidden states, and a dict. The dict is empty unless `collect` is
       True; then it has "hidden" and "attention" of `Encoder.__call__`.
     """
-    num_layers, num_sets = self.num_layers, self.groups or self.num_layers
+    num_layers, num_sets = self.num_layers, self.num_groups or self.num_layers
     if num_layers % num_sets:
       raise ValueError(
         f"num_layers={num_layers} is not a multiple of {num_sets}."
@@ -162,7 +162,7 @@ class Stack(nn.Module):
         prevent_cse=unroll >= num_layers,
       )
     repeats = num_layers // num_sets
-    if self.groups:
+    if self.num_groups:
       apply_layers = nn.scan(
         apply_layers,
         variable_broadcast="params",
@@ -179,7 +179,7 @@ class Stack(nn.Module):
       length=num_sets,
       unroll=_unroll_of_scan(unroll // repeats, num_sets),
       metadata_params={
-        nn.PARTITION_NAME: "layer_groups" if self.groups else "layers"
+        nn.PARTITION_NAME: "layer_groups" if self.num_groups else "layers"
       },
     )
     fields = dict(self.layer)
@@ -196,7 +196,7 @@ class Stack(nn.Module):
       fields["attention"] = "xla"
     layer = TransformerLayer(**fields, name="layer")
     x, collected = apply_layers(layer, x, sequence_ids)
-    if self.groups:
+    if self.num_groups:
       collected = jax.tree.map(
         lambda s: s.reshape(num_layers, *s.shape[2:]), collected
       )
@@ -204,13 +204,13 @@ class Stack(nn.Module):
 
 
 def stack_options(
-  encoder: Any, groups: int = 0, causal: bool = False
+  encoder: Any, num_groups: int = 0, causal: bool = False
 ) -> dict[str, Any]:
   """Returns the keyword arguments of an encoder's `Stack`.
 
   Args:
     encoder: an encoder with the fields of `encoder.Encoder`.
-    groups: see `Stack`.
+    num_groups: see `Stack`.
     causal: True lets no query see a key after it.
 
   Raises:
@@ -238,10 +238,10 @@ def stack_options(
     ),
     unroll=encoder.unroll,
     remat=encoder.remat,
-    groups=groups,
+    num_groups=num_groups,
   )
 
 
-def build(encoder: Any, groups: int = 0, causal: bool = False) -> Stack:
+def build(encoder: Any, num_groups: int = 0, causal: bool = False) -> Stack:
   """Builds the stack of an encoder; see `stack_options`."""
-  return Stack(**stack_options(encoder, groups, causal))
+  return Stack(**stack_options(encoder, num_groups, causal))

@@ -150,8 +150,8 @@ def log_expected_count(
 def sampled_losses(
   hidden: Float[Array, "*n d"],
   labels: Int[Array, "*n"],
-  label_rows: tuple[Float[Array, "*n d"], Float[Array, "*n"]],
-  candidate_rows: tuple[Float[Array, "k d"], Float[Array, "k"]],
+  label_vectors_and_biases: tuple[Float[Array, "*n d"], Float[Array, "*n"]],
+  candidate_vectors_and_biases: tuple[Float[Array, "k d"], Float[Array, "k"]],
   candidates: Int[Array, "k"],
   num_tries: Float[Array, ""],
   vocab_size: int,
@@ -164,8 +164,9 @@ def sampled_losses(
   Args:
     hidden: the hidden states to decode.
     labels: the true classes.
-    label_rows: the softmax's vectors and biases of the labels.
-    candidate_rows: the softmax's vectors and biases of the candidates.
+    label_vectors_and_biases: the softmax's vectors and biases of the labels.
+    candidate_vectors_and_biases: the softmax's vectors and biases of the
+      candidates.
     candidates: the candidates' classes.
     num_tries: the number of draws that `draw_classes` returns.
     vocab_size: the number of all classes.
@@ -173,14 +174,14 @@ def sampled_losses(
   Returns:
     The losses in nats, float32.
   """
-  label_vectors, label_biases = label_rows
+  label_vectors, label_biases = label_vectors_and_biases
   label_logits = (hidden.astype(jnp.float32) * label_vectors).sum(
     -1
   ) + label_biases
   label_logits = label_logits - log_expected_count(
     labels, num_tries, vocab_size
   )
-  candidate_vectors, candidate_biases = candidate_rows
+  candidate_vectors, candidate_biases = candidate_vectors_and_biases
   logits = heads.word_logits(
     hidden,
     candidate_vectors,

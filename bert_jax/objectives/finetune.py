@@ -42,7 +42,7 @@ from bert_jax.objectives.base import (
 KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
 # The values of the options `span_positions` and `head`; see `build`.
 SPAN_POSITIONS = ("all", "real")
-HEADS = ("new", "taken")
+HEAD_SOURCES = ("new", "taken")
 # The weight of the loss of "no answer" (google-research/electra
 # configure_finetuning.py, answerable_weight).
 NO_ANSWER_WEIGHT = 0.5
@@ -262,7 +262,7 @@ def _check_options(
   """Raises ValueError if an option of `build` is out of its range."""
   check_family("finetune", family, models.FAMILIES)
   check_choice("kind", kind, task_heads.TASK_BY_KIND)
-  check_choice("head", head, HEADS)
+  check_choice("head", head, HEAD_SOURCES)
   check_choice("span_positions", span_positions, SPAN_POSITIONS)
   check_choice("span_head", span_head, task_heads.SPAN_HEADS)
   if span_head == "joint" and kind != "span":

@@ -221,8 +221,8 @@ def _input_notes(
 ) -> dict[str, dict[str, list[Any]]]:
   """Returns notes about all inputs together, in the form of `meta.json`."""
   notes: dict[str, dict[str, list[Any]]] = {}
-  if contents.skipped:
-    count_and_lines = [len(contents.skipped), contents.skipped[:10]]
+  if contents.skipped_lines:
+    count_and_lines = [len(contents.skipped_lines), contents.skipped_lines[:10]]
     notes["files"] = {
       "lines left out for their number of columns": count_and_lines
     }

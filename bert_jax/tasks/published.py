@@ -15,8 +15,8 @@ from bert_jax.tasks.files import (
 )
 from bert_jax.tasks.files.tables import Record
 
-# (path, skipped) -> the records of a file. FILE:LINE of each skipped line is
-# appended to `skipped`; None means that no line may be skipped.
+# (path, skipped_lines) -> the records of a file. FILE:LINE of each skipped line
+# is appended to `skipped_lines`; None means that no line may be skipped.
 Reader = Callable[[str, list[str] | None], Iterator[Record]]
 # (record, True if the record must have a label) -> the record's examples.
 Parser = Callable[[Record, bool], Iterable[dict[str, Any]]]
@@ -112,7 +112,7 @@ def _one_example(parse: Callable[..., dict[str, Any]], task: Task) -> Parser:
 
 def _without_skipping(read: Callable[[str], Iterator[Record]]) -> Reader:
   """Returns a reader that never skips a line."""
-  return lambda path, skipped: read(path)
+  return lambda path, skipped_lines: read(path)
 
 
 def _glue_task(name: str) -> TaskFormat:

@@ -34,13 +34,13 @@ class Contents(NamedTuple):
   Attributes:
     task: the task. If it is a custom task, its labels may come from the inputs.
     splits: split -> examples.
-    skipped: FILE:LINE of each line that was left out (QQP).
+    skipped_lines: FILE:LINE of each line that was left out (QQP).
     notes: sentences that say how the labels were read.
   """
 
   task: Task
   splits: dict[str, Examples]
-  skipped: list[str]
+  skipped_lines: list[str]
   notes: list[str]
 
 
@@ -120,7 +120,7 @@ def _custom_task(task: Task, custom_columns: custom.Columns) -> TaskFormat:
   parse = functools.partial(custom.parse, task, custom_columns)
   return TaskFormat(
     task,
-    lambda path, skipped: custom.records(path, task.kind, custom_columns),
+    lambda path, skipped_lines: custom.records(path, task.kind, custom_columns),
     lambda record, needs_label: [parse(record, needs_label)],
     tfds_name="",
     columns=dict(custom_columns),
@@ -169,7 +169,7 @@ def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
     ValueError: an input is wrong; the message names the file and line.
   """
   splits: dict[str, Examples] = {}
-  skipped: list[str] = []
+  skipped_lines: list[str] = []
   # Split -> the record of each example, without fields.
   records: dict[str, list[Record]] = {}
   task = task_format.task
@@ -179,7 +179,7 @@ def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
     # No line of a test set may be skipped, because its predictions are matched
     # to lines by their order.
     for record in _read_records(
-      task_format, path, skipped if needs_label else None
+      task_format, path, skipped_lines if needs_label else None
     ):
       for example in task_format.parse_record(record, needs_label):
         splits[split].append(example)
@@ -198,16 +198,16 @@ def read(task_format: TaskFormat, inputs: Sequence[Input]) -> Contents:
     notes.append(warning)
   for split, examples in splits.items():
     _set_ids(task, split, examples)
-  return Contents(task, splits, skipped, notes)
+  return Contents(task, splits, skipped_lines, notes)
 
 
 def _read_records(
-  task_format: TaskFormat, path: str, skipped: list[str] | None
+  task_format: TaskFormat, path: str, skipped_lines: list[str] | None
 ) -> Iterable[Record]:
   """Reads the records of an input; see `TaskFormat.read_records`."""
   if path.startswith(tfds.PREFIX):
     return tfds.records(path, task_format.task.labels)
-  return task_format.read_records(path, skipped)
+  return task_format.read_records(path, skipped_lines)
 
 
 def _name_labels(

@@ -103,7 +103,7 @@ def check_path(name: str, value: Any, meaning: str) -> str:
   return os.path.expanduser(path)  # noqa: PTH111  # pathlib damages "gs://".
 
 
-def given_names(arguments: Mapping[str, Any]) -> set[str]:
+def names_of_given_arguments(arguments: Mapping[str, Any]) -> set[str]:
   """Returns the names of the arguments that are not None."""
   return {name for name, value in arguments.items() if value is not None}
 

@@ -243,13 +243,13 @@ def make_results(
   return results
 
 
-def format_row(row: Mapping[str, Any]) -> str:
+def format_result(result: Mapping[str, Any]) -> str:
   """Returns lines that show the candidates for the masks of one text.
 
   Args:
-    row: a dict that `make_results` returns.
+    result: a dict that `make_results` returns.
   """
-  lines, masks = [row["text"]], row["masks"]
+  lines, masks = [result["text"]], result["masks"]
   for i, candidates in enumerate(masks):
     if len(masks) > 1:
       lines.append(f"  [MASK] {i + 1}")

@@ -116,7 +116,7 @@ def finetune(
       one sentence, which names the parameter or the row.
     FloatingPointError: a loss is not finite.
   """
-  given_names = arguments.given_names(
+  given_names = arguments.names_of_given_arguments(
     dict(
       model=model,
       epochs=epochs,

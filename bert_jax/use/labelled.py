@@ -415,7 +415,7 @@ def make_task(
       "own", columns.kind, columns_text, labels
     )
   task_in_memory = task_format._replace(
-    read_records=lambda path, skipped: iter(records_by_path[path])
+    read_records=lambda path, skipped_lines: iter(records_by_path[path])
   )
   return task_in_memory, inputs
 

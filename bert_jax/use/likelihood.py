@@ -1,4 +1,4 @@
-"""`score` computes how probable texts are; `predict_blanks` fills blanks.
+"""`score_texts` computes how probable texts are; `predict_blanks` fills blanks.
 
 The score of a text is a sum of natural logarithms over its tokens, without the
 special tokens. The methods are:
@@ -98,7 +98,7 @@ def check_method(model: OpenedModel, method: str) -> None:
     )
 
 
-def score(
+def score_texts(
   model: OpenedModel,
   texts: Sequence[str],
   method: str | None = None,

@@ -29,7 +29,7 @@ def run_tests(
       test on BLiMP out.
     cloze_path: a .jsonl file, where each line has a "text" with one [MASK] and
       an "answer"; None leaves the test on blanks out.
-    method: how BLiMP's sentences are scored; see `likelihood.score`. If
+    method: how BLiMP's sentences are scored; see `likelihood.score_texts`. If
       None, the model's head decides.
     max_pairs: the largest number of pairs to take from each file of BLiMP; None
       takes all pairs.
@@ -81,7 +81,7 @@ def run_blimp(
   Args:
     model: a model with a pre-training head.
     path: see `blimp.read`.
-    method: see `likelihood.score`.
+    method: see `likelihood.score_texts`.
     max_pairs: the largest number of pairs to take from each file; None takes
       all pairs.
     batch_tokens: the largest number of tokens in a batch, with padding.
@@ -96,7 +96,7 @@ def run_blimp(
     for text in (*file.good_sentences, *file.bad_sentences)
   ]
   with Progress("BLiMP", len(texts), "sentences") as progress:
-    scores = likelihood.score(
+    scores = likelihood.score_texts(
       model, texts, method, batch_tokens, progress.report
     )
   _check_finite(scores)

@@ -658,7 +658,9 @@ class Model:
       else self._discriminator_or_model
     )
     with Progress("likelihood", len(strings), "texts") as progress:
-      scores = likelihood.score(model, strings, method, report=progress.report)
+      scores = likelihood.score_texts(
+        model, strings, method, report=progress.report
+      )
     return scores if is_collection else float(scores[0])
 
   @_names_parameters

@@ -147,7 +147,7 @@ def pretrain(
     UserError: an argument cannot be used; the message is one sentence.
     FloatingPointError: a loss is not finite.
   """
-  given_names = arguments.given_names(
+  given_names = arguments.names_of_given_arguments(
     dict(
       model=model,
       steps=steps,

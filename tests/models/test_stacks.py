@@ -27,34 +27,34 @@ def dropout_rngs(seed=0):
   return {"dropout": jax.random.key(seed)}
 
 
-def build_shared(groups, **overrides):
+def build_shared(num_groups, **overrides):
   return build_encoder(
-    "albert", num_layers=NUM_LAYERS, groups=groups, **overrides
+    "albert", num_layers=NUM_LAYERS, groups=num_groups, **overrides
   )
 
 
 @functools.cache
-def shared_parameters(groups):
-  return random_params(build_shared(groups), jnp.ones((1, 4), jnp.int32))
+def shared_parameters(num_groups):
+  return random_params(build_shared(num_groups), jnp.ones((1, 4), jnp.int32))
 
 
 SLOW_CASES = [(name, 0) for name in FAMILY_NAMES if name != "albert"]
-SLOW_CASES += [("albert", groups) for groups in (1, 2, 4)]
+SLOW_CASES += [("albert", num_groups) for num_groups in (1, 2, 4)]
 
 
 @pytest.mark.parametrize(
-  "name,groups",
+  "name,num_groups",
   [
     ("albert", 0),
     *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW_CASES),
   ],
 )
-def test_unrolled_layers_with_remat_equal_the_loop(name, groups):
+def test_unrolled_layers_with_remat_equal_the_loop(name, num_groups):
   """With dropout, outputs and gradients are equal up to rounding."""
-  if groups:
+  if num_groups:
     build_module, params = (
-      functools.partial(build_shared, groups),
-      shared_parameters(groups),
+      functools.partial(build_shared, num_groups),
+      shared_parameters(num_groups),
     )
   else:
     build_module, params = (
@@ -113,17 +113,17 @@ def hidden_states(module, params, train=False, seed=0):
   return run({"params": params}, IDS, rngs=dropout_rngs(seed))[1]["hidden"]
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_a_group_equals_repeated_copies_of_its_layer(groups):
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+def test_a_group_equals_repeated_copies_of_its_layer(num_groups):
   """ALBERT's stack equals a stack with a copy of the layer for each use."""
   module = build_encoder("bert", num_layers=NUM_LAYERS)
   layer_stack = stack.build(module)
   inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 4), jnp.int32)
   shared_params = random_params(
-    layer_stack.copy(groups=groups), *inputs, train=False
+    layer_stack.copy(num_groups=num_groups), *inputs, train=False
   )
   repeated_params = jax.tree.map(
-    lambda x: jnp.repeat(x, NUM_LAYERS // groups, 0), shared_params
+    lambda x: jnp.repeat(x, NUM_LAYERS // num_groups, 0), shared_params
   )
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
   ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
@@ -132,7 +132,7 @@ def test_a_group_equals_repeated_copies_of_its_layer(groups):
       functools.partial(compared_stack.apply, train=False, collect=True)
     )({"params": stack_params}, x, ids)
     for compared_stack, stack_params in (
-      (layer_stack.copy(groups=groups), shared_params),
+      (layer_stack.copy(num_groups=num_groups), shared_params),
       (layer_stack, repeated_params),
     )
   )
@@ -176,11 +176,11 @@ def kept_by_dropout(module, params, train=True):
   )
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_each_use_of_a_layer_has_independent_dropout(groups):
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+def test_each_use_of_a_layer_has_independent_dropout(num_groups):
   """Two uses of a layer keep the same element in half of the cases."""
   masks = kept_by_dropout(
-    build_shared(groups, dropout=0.5), shared_parameters(groups)
+    build_shared(num_groups, dropout=0.5), shared_parameters(num_groups)
   )
   assert masks.shape[0] == NUM_LAYERS
   bound = 5 * 0.5 / np.sqrt(masks[0].size)

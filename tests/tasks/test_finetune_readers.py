@@ -169,7 +169,7 @@ def test_broken_lines_of_qqp_are_skipped_and_listed(tmp_path):
   )
   contents = task_inputs.read(TASKS["qqp"], [Input("train", path)])
   assert [example["id"] for example in contents.splits["train"]] == ["0", "2"]
-  assert contents.skipped == [f"{path}:3"]
+  assert contents.skipped_lines == [f"{path}:3"]
   # A server matches predictions to the lines of a test set by their order, so
   # no line of a test set is skipped.
   with pytest.raises(

@@ -161,7 +161,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     label_log_p = [log_p[i - 1, i, ids[i]] for i in inner_positions]
     expected.append(float(sum(label_log_p)))
   opened = open_model(path, default_tower="discriminator")
-  scores = likelihood.score(opened, TEXTS_WITHOUT_SEP[:3])
+  scores = likelihood.score_texts(opened, TEXTS_WITHOUT_SEP[:3])
   np.testing.assert_allclose(scores, expected, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
   logits = run_reference(model, tokenizer, text).logits[0]

@@ -574,7 +574,7 @@ def test_commands_print_what_methods_return(
   printed = json.loads(capsys.readouterr().out)
   row = masked_lm.fill_mask(text)
   assert printed == {key: row[key] for key in ("text", "masks")}
-  lines = fill_mask.format_row(row).splitlines()
+  lines = fill_mask.format_result(row).splitlines()
   assert lines[0] == text and len(lines) == 6
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   for name, fields in {

@@ -85,10 +85,12 @@ def test_pll_masks_one_token_after_another(bert):
     sum(masked_log_p(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
     for ids, _ in IDS_AND_WORDS
   ]
-  scores = likelihood.score(bert, TEXTS, "pll")
+  scores = likelihood.score_texts(bert, TEXTS, "pll")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
   # The order of the texts and the size of the batches change no score.
-  reversed_scores = likelihood.score(bert, TEXTS[::-1], "pll", batch_tokens=40)
+  reversed_scores = likelihood.score_texts(
+    bert, TEXTS[::-1], "pll", batch_tokens=40
+  )
   np.testing.assert_allclose(reversed_scores[::-1], scores, atol=1e-4)
 
 
@@ -101,9 +103,9 @@ def test_pll_word_l2r_masks_the_later_pieces_of_the_word(bert):
     )
     for ids, words in IDS_AND_WORDS
   ]
-  scores = likelihood.score(bert, TEXTS, "pll_word_l2r")
+  scores = likelihood.score_texts(bert, TEXTS, "pll_word_l2r")
   np.testing.assert_allclose(scores, expected, atol=1e-4)
-  assert abs(scores[2] - likelihood.score(bert, TEXTS[2:3])[0]) > 1e-3
+  assert abs(scores[2] - likelihood.score_texts(bert, TEXTS[2:3])[0]) > 1e-3
 
 
 def test_electras_discriminator_sums_log_p_of_original_tokens(tmp_path):
@@ -112,7 +114,7 @@ def test_electras_discriminator_sums_log_p_of_original_tokens(tmp_path):
   )
   model = open_model(path, default_tower="discriminator")
   assert likelihood.default_method(model) == "rtd"
-  scores = likelihood.score(model, TEXTS)
+  scores = likelihood.score_texts(model, TEXTS)
   for (ids, _), score in zip(IDS_AND_WORDS, scores, strict=True):
     outputs = compute_outputs(model.module, model.params, padded_batch(ids))[
       "rtd_logits"
@@ -135,7 +137,7 @@ def test_the_likelihood_of_gpt_is_the_sum_over_its_tokens(tmp_path):
     log_softmax(logits[i])[token_id]
     for i, token_id in enumerate(tokens.ids[1:])
   )
-  scores = likelihood.score(model, ["abc de", "a", ""])
+  scores = likelihood.score_texts(model, ["abc de", "a", ""])
   np.testing.assert_allclose(scores, [expected, 0, 0], atol=1e-4)
 
 
@@ -247,7 +249,7 @@ def test_gpt_and_electra_prefer_the_sentences_that_numpy_does(family, tmp_path):
   expected = np.array(
     [[expected_score(text) for text in texts] for texts in (good, bad)]
   )
-  scores = likelihood.score(model, [*good, *bad]).reshape(2, -1)
+  scores = likelihood.score_texts(model, [*good, *bad]).reshape(2, -1)
   np.testing.assert_allclose(scores, expected, atol=1e-4)
   method = likelihood.default_method(model)
   path = str(tmp_path / "blimp")
@@ -274,7 +276,7 @@ def test_the_command_reads_blimp_and_cloze_files(
   assert "cloze: accuracy" in capsys.readouterr().out
   results = json.loads(output.read_text())
   assert results["method"] == "pll" and results["cloze"]["texts"] == 1
-  good, bad = likelihood.score(bert, ["the cat", "the cats"])
+  good, bad = likelihood.score_texts(bert, ["the cat", "the cats"])
   assert results["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
   assert results["blimp"]["files"]["y"]["ties"] == 1
   assert results["blimp"]["phenomena"]["argument_structure"]["files"] == 2

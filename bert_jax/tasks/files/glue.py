@@ -49,16 +49,16 @@ _STSB_SHORT_COLUMNS = ("sentence1", "sentence2", "label")
 
 
 def records(
-  name: str, path: str, skipped: list[str] | None
+  name: str, path: str, skipped_lines: list[str] | None
 ) -> Iterator[Record]:
   """Reads the records of a task's file.
 
   Args:
     name: the name of the task.
     path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
-    skipped: a list, to which FILE:LINE of each skipped line is appended. Only
-      lines of QQP's file that lack columns are skipped. If `skipped` is None,
-      such lines are an error.
+    skipped_lines: a list, to which FILE:LINE of each skipped line is appended.
+      Only lines of QQP's file that lack columns are skipped. If `skipped_lines`
+      is None, such lines are an error.
 
   Raises:
     ValueError: a line is wrong; the message names the file and line.
@@ -72,7 +72,7 @@ def records(
     if len(first_cells) < len(_STSB_COLUMNS):
       return tables.headless_records(path, _STSB_SHORT_COLUMNS)
     return tables.headless_records(path, _STSB_COLUMNS, allow_extra=True)
-  return tables.table_records(path, skipped if name == "qqp" else None)
+  return tables.table_records(path, skipped_lines if name == "qqp" else None)
 
 
 def _begins_with_record(first_line: list[str]) -> bool:

@@ -132,15 +132,15 @@ def headless_records(
 
 
 def table_records(
-  path: str, skipped: list[str] | None = None
+  path: str, skipped_lines: list[str] | None = None
 ) -> Iterator[Record]:
   """Yields the records of a table whose first line names the columns.
 
   Args:
     path: the file, with tabs or (.csv) commas between columns.
-    skipped: a list, to which FILE:LINE of each skipped row is appended. A row
-      is skipped if it has not as many columns as the first line. If `skipped`
-      is None, such a row is an error.
+    skipped_lines: a list, to which FILE:LINE of each skipped row is appended. A
+      row is skipped if it has not as many columns as the first line. If
+      `skipped_lines` is None, such a row is an error.
 
   Raises:
     ValueError: see `split_rows`; or two columns have the same name; or a row is
@@ -151,14 +151,14 @@ def table_records(
   if len(set(names)) < len(names):
     repeated_name = next(name for name in names if names.count(name) > 1)
     raise UserError(f"{path}:1: two columns have the name {repeated_name!r}.")
-  yield from _records(path, rows, names, skipped)
+  yield from _records(path, rows, names, skipped_lines)
 
 
 def _records(
   path: str,
   rows: Iterator[tuple[list[str], int]],
   names: list[str],
-  skipped: list[str] | None,
+  skipped_lines: list[str] | None,
   remedy: str = "the first line has {} ({}); mend the line",
 ) -> Iterator[Record]:
   """Yields the records of rows.
@@ -167,21 +167,22 @@ def _records(
     path: the file, for messages.
     rows: the cells of each row and its line number, from `split_rows`.
     names: the names of the columns.
-    skipped: see `table_records`.
+    skipped_lines: see `table_records`.
     remedy: the end of the message about a row with too many or too few columns.
 
   Raises:
-    ValueError: a row has too many or too few columns, and `skipped` is None.
+    ValueError: a row has too many or too few columns, and `skipped_lines` is
+      None.
   """
   for cells, line_number in rows:
     location = f"{path}:{line_number}"
     if len(cells) != len(names):
-      if skipped is None:
+      if skipped_lines is None:
         raise UserError(
           f"{location} has {len(cells)} columns, but"
           f" {remedy.format(len(names), ', '.join(names))}."
         )
-      skipped.append(location)
+      skipped_lines.append(location)
       continue
     yield Record(dict(zip(names, cells, strict=True)), location)
 
@@ -266,17 +267,21 @@ def is_jsonl(path: str, json_is_one_value: bool = False) -> bool:
   )
 
 
-def records(path: str, skipped: list[str] | None = None) -> Iterator[Record]:
+def records(
+  path: str, skipped_lines: list[str] | None = None
+) -> Iterator[Record]:
   """Yields the records of JSON lines, or of a table with a header.
 
   Args:
     path: the file, whose name decides the format; see `is_jsonl`.
-    skipped: see `table_records`.
+    skipped_lines: see `table_records`.
 
   Raises:
     ValueError: see `jsonl_records` and `table_records`.
   """
-  return jsonl_records(path) if is_jsonl(path) else table_records(path, skipped)
+  if is_jsonl(path):
+    return jsonl_records(path)
+  return table_records(path, skipped_lines)
 
 
 def get_cell(record: Record, name: str) -> Any:
