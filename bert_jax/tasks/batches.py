@@ -27,9 +27,10 @@ from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 # Checkpoints of earlier versions have this fingerprint.
 ROWS_FINGERPRINT = "rows_fingerprint"
 # If `group_by_length` is True, the shuffled rows of an epoch are cut into pools
-# of at most MAX_POOL_BATCHES batches, and each pool is sorted by length. An epoch
-# has at least MIN_POOLS pools (if it has as many batches), so that batches differ
-# from epoch to epoch. Both numbers are as in transformers' group_by_length.
+# of at most MAX_POOL_BATCHES batches, and each pool is sorted by length. An
+# epoch has at least MIN_POOLS pools (if it has as many batches), so that
+# batches differ from epoch to epoch. Both numbers are as in transformers'
+# group_by_length.
 MAX_POOL_BATCHES, MIN_POOLS = 50, 4
 
 
