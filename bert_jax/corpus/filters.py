@@ -168,7 +168,7 @@ def normalise_text(text: str, normal_form: str) -> str:
 
 
 def _is_independent(character: str, form: NormalForm) -> bool:
-  """Returns True if `character` never combines with those before it."""
+  """Returns True if `character` never combines with a character before it."""
   if character.isascii():
     return True
   first_character = unicodedata.normalize(
@@ -190,6 +190,7 @@ def _composing_characters() -> frozenset[str]:
   composing_characters = {
     chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
   }
+  # In a decomposition into two characters, the second composes with the first.
   for code in range(sys.maxunicode + 1):
     code_points = unicodedata.decomposition(chr(code)).split()
     if len(code_points) == 2 and not code_points[0].startswith("<"):
@@ -238,6 +239,8 @@ def hash_shingles(words: Sequence[str]) -> np.ndarray:
     An array of uint64 [N - 4]. If there are 1 to 4 words, they are one shingle;
     without words, the array is empty.
   """
+  # The hash of a shingle is the sum of a hash for each of its words, which
+  # depends on the word and on its place in the shingle.
   word_codes = [zlib.crc32(word.encode("utf-8")) for word in words]
   num_shingle_words = min(NGRAM_WORDS, len(words))
   word_hashes = hashing.bits(
@@ -264,6 +267,7 @@ def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
   """
   if len(words) <= NGRAM_WORDS:
     return 0.0
+  # All shingles are repeated, except the first occurrence of each hash.
   is_repeated = np.ones(len(shingle_hashes), bool)
   is_repeated[np.unique(shingle_hashes, return_index=True)[1]] = False
   is_covered = np.zeros(len(words), bool)
@@ -303,6 +307,7 @@ def make_sketch(empty_minhash: Any, shingle_hashes: np.ndarray) -> np.ndarray:
     shingle_hashes: the result of `hash_shingles` for the document.
   """
   minhash = empty_minhash.copy()
+  # datasketch needs hashes of 32 bits.
   hashes = (shingle_hashes >> np.uint64(32)).tolist()
   for i in range(0, len(hashes), _SHINGLES_AT_ONCE):
     minhash.update_batch(hashes[i : i + _SHINGLES_AT_ONCE])

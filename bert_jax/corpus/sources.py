@@ -515,6 +515,7 @@ def _parse_jsonl(
       record = parse_json(line)
     except ValueError as e:
       raise UserError(f"{location}: not a JSON object ({e}).") from e
+    # A missing `text` counts as 0, and so is an error.
     if not isinstance(record, dict) or not isinstance(
       record.get("text", 0), str | None
     ):

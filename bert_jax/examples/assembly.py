@@ -116,7 +116,7 @@ def axis_sizes(layout: Layout) -> dict[str, int]:
 def return_elements(
   corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Returns `elements`: a `FindTexts` for elements of `SEQUENCE_DTYPE`."""
+  """Returns `elements`; the `FindTexts` for elements of `SEQUENCE_DTYPE`."""
   return elements
 
 

@@ -119,6 +119,7 @@ def index_windows(
     int(corpus.sentences[sentence])
     for sentence in (first_sentence, end_sentence)
   )
+  # The first window has a random number of words, so each epoch has other cuts.
   shift = int(hashing.randint(key, np.array(first_document), 0, length))
   cuts = np.arange(first_token + shift, end_token, length)
   cuts = np.unique(np.concatenate([[first_token], cuts, [end_token]]))

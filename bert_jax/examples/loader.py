@@ -235,9 +235,9 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
       f"{path}: a seqio task needs the packages seqio and tensorflow; run"
       " `pip install 'bert_jax[data]'`, or prepare the text."
     )
-  module, name = match.groups()
+  module_name, name = match.groups()
   try:
-    importlib.import_module(module)
+    importlib.import_module(module_name)
   except ModuleNotFoundError as e:
     raise UserError(
       f"data path {path!r}: there is no module {e.name}; run the command in"
@@ -245,7 +245,7 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
     ) from e
   if not OPENERS:
     raise UserError(
-      f"data path {path!r}: {module} does not import"
+      f"data path {path!r}: {module_name} does not import"
       " bert_jax.seqio_tasks.pretraining, which opens seqio tasks; add"
       " `from bert_jax.seqio_tasks import pretraining` to it."
     )

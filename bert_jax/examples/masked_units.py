@@ -318,6 +318,7 @@ def choose_words(
   order = shuffle_columns(is_word_start, sequences, key)
   lengths_key = hashing.make_key(key, "units")
   num_remaining = counts.copy()
+  # Each step tries the next word of every sequence.
   for rank in range(order.sizes.max(initial=0)):
     sequence_indices = np.flatnonzero(
       (num_remaining > 0) & (rank < order.sizes)

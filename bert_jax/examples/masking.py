@@ -451,6 +451,8 @@ def _choose_hidden(
     sequences.lengths, text_lengths, mask_options, count_draws
   )
   counts = np.minimum(counts, text_lengths).reshape(len(maskable), -1)
+  # The sequences of a row share its slots. If there are too few slots, the last
+  # sequences get fewer predictions.
   cumulative_counts = np.minimum(
     np.cumsum(counts, axis=1), mask_options.max_predictions
   )

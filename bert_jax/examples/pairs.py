@@ -130,41 +130,50 @@ def index_chunks(
     corpus.sentences[first_sentence : end_sentence + 1]
   )
   sentence_indices = np.arange(end_sentence - first_sentence)
-  # `document`, `stop`, `count` and `a_count` have one value for each sentence:
-  # the value of the chunk that would start there.
-  document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
+  # `chunk_stops` (the sentence after a chunk), `num_sentences` and
+  # `num_a_sentences` have one value for each sentence: the value of the chunk
+  # that would start with this sentence.
+  document_of_sentence = np.repeat(
+    np.arange(len(documents) - 1), np.diff(documents)
+  )
 
   draws = hashing.bits(
     hashing.make_key(key, "documents"), np.arange(first_document, end_document)
   )
   is_short = (draws >> np.uint64(32)) * 2.0**-32 < short_probability
-  target = np.where(
+  target_lengths = np.where(
     is_short, 2 + _draws_below(draws, max_tokens - 1), max_tokens
   )
 
-  stop = np.searchsorted(
-    sentence_offsets, sentence_offsets[:-1] + target[document]
+  chunk_stops = np.searchsorted(
+    sentence_offsets,
+    sentence_offsets[:-1] + target_lengths[document_of_sentence],
   )
-  stop = np.minimum(stop, (documents[1:] - first_sentence)[document])
-  count = stop - sentence_indices
+  chunk_stops = np.minimum(
+    chunk_stops, (documents[1:] - first_sentence)[document_of_sentence]
+  )
+  num_sentences = chunk_stops - sentence_indices
   draws = hashing.bits(
     hashing.make_key(key, "sentences"), np.arange(first_sentence, end_sentence)
   )
-  is_single = count == 1
+  # True if a chunk has no text for B, so that B must be random.
+  lacks_b = num_sentences == 1
   if splits_single_sentence:
-    is_single &= np.diff(sentence_offsets) == 1
+    lacks_b &= np.diff(sentence_offsets) == 1
   # A fair coin is tossed for each sentence.
   is_heads = draws >> np.uint64(63) == 1
-  is_random = is_single if predicts_order else is_heads | is_single
-  a_count = 1 + _draws_below(draws, np.maximum(count - 1, 1))
+  is_random = lacks_b if predicts_order else is_heads | lacks_b
+  num_a_sentences = 1 + _draws_below(draws, np.maximum(num_sentences - 1, 1))
 
-  starts = follow_links(sentence_indices + np.where(is_random, a_count, count))
+  starts = follow_links(
+    sentence_indices + np.where(is_random, num_a_sentences, num_sentences)
+  )
   chunks = np.empty(len(starts), CHUNK)
   chunks["sentence"] = starts + first_sentence
-  chunks["document"] = document[starts] + first_document
-  chunks["a_count"] = a_count[starts]
-  chunks["count"] = count[starts]
-  chunks["target"] = target[document[starts]]
+  chunks["document"] = document_of_sentence[starts] + first_document
+  chunks["a_count"] = num_a_sentences[starts]
+  chunks["count"] = num_sentences[starts]
+  chunks["target"] = target_lengths[document_of_sentence[starts]]
   chunks["random"] = is_random[starts]
   chunks["swapped"] = (predicts_order & is_heads & ~is_random)[starts]
   if predicts_order and splits_single_sentence:

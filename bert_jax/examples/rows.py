@@ -89,14 +89,12 @@ def pair_parts(sequences: np.ndarray, special: SpecialIds) -> Parts:
     special: the ids of [CLS] and [SEP].
   """
   num_rows, max_sequences = sequences.shape
-  first_length = sequences["length"].astype(np.int64)
-  second_length = sequences["second_length"].astype(np.int64)
-  has_first = (first_length > 0).astype(np.int64)
-  has_second = (second_length > 0).astype(np.int64)
-  zeros = np.zeros_like(first_length)
-  part_lengths = np.stack(
-    [has_first, first_length, has_first, second_length, has_second], 2
-  )
+  a_lengths = sequences["length"].astype(np.int64)
+  b_lengths = sequences["second_length"].astype(np.int64)
+  has_a = (a_lengths > 0).astype(np.int64)
+  has_b = (b_lengths > 0).astype(np.int64)
+  zeros = np.zeros_like(a_lengths)
+  part_lengths = np.stack([has_a, a_lengths, has_a, b_lengths, has_b], 2)
   part_starts = np.stack(
     [zeros, sequences["start"], zeros, sequences["second_start"], zeros], 2
   )

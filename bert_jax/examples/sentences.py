@@ -105,11 +105,12 @@ def index_segments(
   The source is `ExampleBuilder` of google-research/electra
   build_pretraining_dataset.py. A row takes sentences until its target length is
   reached or the document ends. With chance 0.1 a row has one segment, else two.
-  With one of the sentences, the first segment would reach half of the target
-  length. With equal chance, this sentence ends the first segment or begins the
-  second. A later sentence also goes to the first segment if that segment stays
-  shorter than half of the target, see `rows.parts_with_moved_sentences`. Each
-  segment is cut at its end if the row has no space for all of it.
+  The first segment takes sentences until the next one would reach half of the
+  target length. With equal chance, this next sentence ends the first segment or
+  begins the second. A later sentence also goes to the first segment if that
+  segment stays shorter than half of the target, see
+  `rows.parts_with_moved_sentences`. Each segment is cut at its end if the row
+  has no space for all of it.
 
   Args:
     corpus: the documents.
@@ -198,18 +199,18 @@ def _count_moved(
   """
   num_moved = np.zeros_like(remaining_lengths)
   (open_rows,) = np.nonzero((remaining_lengths > 0) & (starts < ends))
-  sentence, ends, remaining_lengths = (
+  sentences, ends, remaining_lengths = (
     starts[open_rows],
     ends[open_rows],
     remaining_lengths[open_rows],
   )
   while len(open_rows):
-    lengths = offsets[sentence + 1] - offsets[sentence]
+    lengths = offsets[sentences + 1] - offsets[sentences]
     lengths = np.where(lengths <= remaining_lengths, lengths, 0)
     num_moved[open_rows] += lengths
-    remaining_lengths, sentence = remaining_lengths - lengths, sentence + 1
-    continues = (remaining_lengths > 0) & (sentence < ends)
-    open_rows, sentence = open_rows[continues], sentence[continues]
+    remaining_lengths, sentences = remaining_lengths - lengths, sentences + 1
+    continues = (remaining_lengths > 0) & (sentences < ends)
+    open_rows, sentences = open_rows[continues], sentences[continues]
     ends, remaining_lengths = ends[continues], remaining_lengths[continues]
   return num_moved
 

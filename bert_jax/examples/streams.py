@@ -117,7 +117,7 @@ class Stream:
     """Returns the current portion; None after the last epoch.
 
     Raises:
-      UserError: an epoch has no examples.
+      UserError: no epoch so far has an example.
     """
     while self._portion is None:
       if self._epoch == self._epochs:
@@ -134,7 +134,7 @@ class Stream:
     return self._portion
 
   def _advance(self, portion: Portion) -> None:
-    """Moves to the portion after `portion`, the current one."""
+    """Moves to the next portion; `portion` is the current portion."""
     self._first += len(portion.elements)
     self._portion = None
 

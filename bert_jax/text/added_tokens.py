@@ -120,6 +120,7 @@ def read_declared_tokens(
     *_read_special_tokens(content_by_file[SETTINGS_JSON]),
   }
   declared_by_content: dict[str, DeclaredToken] = {}
+  # The flags in a later file of this list override those in an earlier file.
   for name, tokens in (
     (
       ADDED_TOKENS_JSON,

@@ -164,6 +164,7 @@ def _char_ids(words: Sequence[str | int]) -> np.ndarray:
   indexed_symbols = [
     (i, word) for i, word in enumerate(words) if isinstance(word, int)
   ]
+  # A symbol gets one byte here, which is replaced by the symbol below.
   encoded_words = [
     b"\0" if isinstance(word, int) else word.encode("utf-8", "ignore")
     for word in words

@@ -355,6 +355,7 @@ def _build_with_options(
   allowed_options = (
     inspect.signature(build).parameters.keys() & _OPTION_TYPES.keys()
   )
+  # The cleaning that the caller asks for.
   asked_cleaning = _cleaning_from(options)
   options = {
     option_name: option
@@ -362,10 +363,10 @@ def _build_with_options(
     if option_name not in _CLEANING_OPTIONS
   }
   default_keep_accents = None
-  for name in options:
-    if name not in allowed_options:
+  for option_name in options:
+    if option_name not in allowed_options:
       raise UserError(
-        f"{path}: its kind of tokenizer has no option {name!r}; it has"
+        f"{path}: its kind of tokenizer has no option {option_name!r}; it has"
         f" {sorted(allowed_options) or 'no options'}."
       )
   # How the vocabulary's training text was cleaned, as far as the files say it.

@@ -197,6 +197,7 @@ def _chunk_fields(rules: dict[str, Any]) -> dict[str, Any]:
   )
   splitters = splitter.get("pretokenizers") or [splitter]
   first_splitter_type = splitters[0].get("type")
+  # `Prepend` adds text before the whole text, but would add it to each chunk.
   if first_splitter_type == "WhitespaceSplit" and "Prepend" not in json.dumps(
     normalizer
   ):

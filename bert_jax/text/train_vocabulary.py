@@ -248,6 +248,8 @@ def _choose_alphabet(
   min_occurrences = COVERAGE * sum(count_by_character.values())
   num_occurrences = num_pieces = num_chosen = 0
   for character in ranked_characters:
+    # A character that occurs inside words has a second piece, which continues
+    # a word.
     num_pieces += 1 + (character in inner_characters)
     if num_occurrences >= min_occurrences or num_pieces > size * 3 // 4:
       break
