@@ -5,7 +5,7 @@ import numpy as np
 
 def equal_batches(a, b):
   return a.keys() == b.keys() and all(
-    a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a
+    a[key].dtype == b[key].dtype and np.array_equal(a[key], b[key]) for key in a
   )
 
 

@@ -192,7 +192,9 @@ def batches_of_run(config):
 
 # Returns (all arrays of the batch as tensors, the inputs of the model).
 def _tensors(batch, family):
-  tensor_by_key = {k: torch.from_numpy(np.asarray(v)) for k, v in batch.items()}
+  tensor_by_key = {
+    key: torch.from_numpy(np.asarray(array)) for key, array in batch.items()
+  }
   inputs = dict(
     input_ids=tensor_by_key["input_ids"].long(),
     attention_mask=(tensor_by_key["sequence_ids"] > 0).long(),
@@ -207,7 +209,12 @@ def _tensors(batch, family):
 def _gather(hidden, positions):
   """Returns the vectors [b, m, d] at `positions` of `hidden`, [b, l, d]."""
   return torch.stack(
-    [x[p] for x, p in zip(hidden, positions.long(), strict=True)]
+    [
+      row_states[row_positions]
+      for row_states, row_positions in zip(
+        hidden, positions.long(), strict=True
+      )
+    ]
   )
 
 
@@ -297,7 +304,11 @@ def train_reference(model, family, config, rates):
   """
   modules = model if isinstance(model, tuple) else (model,)
   # A parameter that ELECTRA's two models share is given to the optimizer once.
-  parameters = {id(p): p for m in modules for p in m.parameters()}
+  parameters = {
+    id(parameter): parameter
+    for module in modules
+    for parameter in module.parameters()
+  }
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   losses_by_step, key = [], jax.random.key(config["seed"])
   for step, batch in enumerate(batches_of_run(config)[: len(rates)]):

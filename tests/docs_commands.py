@@ -224,7 +224,7 @@ def make_folder(folder: pathlib.Path) -> None:
   (folder / "texts.txt").write_text("\n".join(sentence() for _ in range(5)))
   cloze_question = {"text": "Some [MASK] of words .", "answer": "text"}
   (folder / "blanks.jsonl").write_text(json.dumps(cloze_question) + "\n")
-  vector_lines = [f"{w} {rng.random()} {rng.random()}\n" for w in words]
+  vector_lines = [f"{word} {rng.random()} {rng.random()}\n" for word in words]
   (folder / "glove.txt").write_text("".join(vector_lines))
   for name, kind in FINE_TUNED_KINDS.items():
     tiny_tasks.write_fine_tuned(folder / "runs" / name, kind)
@@ -285,7 +285,9 @@ def small_flags(path: str) -> list[str]:
   for section, model in model_by_section.items():
     settable_names = configs._encoder_attributes(model)
     sizes = {
-      name: v for name, v in SMALL_SIZES.items() if name in settable_names
+      name: number
+      for name, number in SMALL_SIZES.items()
+      if name in settable_names
     }
     if path.partition(":")[0].endswith("small.py"):
       # Some of configs/small.py are students. Their configs list the layers of
@@ -311,7 +313,9 @@ def make_small(words: list[str]) -> list[str] | None:
     replaced_flags = ("--config.total_steps", "--config.batch_size")
     replaced_flags += ("--config.evaluate.every",)
     # Steps and sizes are small, even if the page sets them.
-    words = [w for w in words if w.partition("=")[0] not in replaced_flags]
+    words = [
+      word for word in words if word.partition("=")[0] not in replaced_flags
+    ]
     words += [
       flag
       for flag in flags
@@ -458,7 +462,7 @@ def _expand_patterns(words: list[str], folder: pathlib.Path) -> list[str]:
   for word in words:
     is_pattern = "*" in word and "submission" in words
     expanded += (
-      sorted(str(p) for p in folder.glob(word)) if is_pattern else [word]
+      sorted(str(path) for path in folder.glob(word)) if is_pattern else [word]
     )
   return expanded
 

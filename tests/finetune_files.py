@@ -37,7 +37,9 @@ def write_jsonl(path, records):
 
 
 def write_wordpiece(folder):
-  return write_text(folder / "vocab.txt", "".join(f"{p}\n" for p in PIECES))
+  return write_text(
+    folder / "vocab.txt", "".join(f"{piece}\n" for piece in PIECES)
+  )
 
 
 def write_roberta(folder):
@@ -46,7 +48,7 @@ def write_roberta(folder):
 
   pieces = ["<s>", "<pad>", "</s>", "<unk>"]
   pieces += sorted(pre_tokenizers.ByteLevel.alphabet())
-  id_of_piece = {p: i for i, p in enumerate([*pieces, "<mask>"])}
+  id_of_piece = {piece: i for i, piece in enumerate([*pieces, "<mask>"])}
   write_text(folder / "roberta" / "merges.txt", "#version: 0.2\n")
   write_text(folder / "roberta" / "vocab.json", json.dumps(id_of_piece))
   return str(folder / "roberta")
@@ -55,8 +57,8 @@ def write_roberta(folder):
 def write_gpt1(folder):
   """Writes a vocabulary of GPT-1's BPE without merges."""
   letters = string.ascii_lowercase
-  pieces = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
-  id_of_piece = {p: i for i, p in enumerate(pieces)}
+  pieces = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
+  id_of_piece = {piece: i for i, piece in enumerate(pieces)}
   write_text(folder / "gpt1" / "merges.txt", "#version: 0.2\n")
   write_text(folder / "gpt1" / "vocab.json", json.dumps(id_of_piece))
   return str(folder / "gpt1")

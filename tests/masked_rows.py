@@ -16,10 +16,10 @@ def make_rows(lengths, width, pad=0, pad_left=False):
   """
   ids = np.full((len(lengths), width), pad, np.int32)
   maskable = np.zeros(ids.shape, bool)
-  for i, n in enumerate(lengths):
-    begin = width - n if pad_left else 0
-    ids[i, begin : begin + n] = [CLS, *range(10, 8 + n), SEP]
-    maskable[i, begin + 1 : begin + n - 1] = True
+  for row, length in enumerate(lengths):
+    begin = width - length if pad_left else 0
+    ids[row, begin : begin + length] = [CLS, *range(10, 8 + length), SEP]
+    maskable[row, begin + 1 : begin + length - 1] = True
   return ids, maskable, np.array(lengths)
 
 
@@ -33,7 +33,7 @@ def mask_rows(ids, maskable, lengths, seed=0, first_number=0, **options):
   ]
   mask_options = masking.check_mask_options(
     masking.MaskOptions(
-      **{k: options.pop(k) for k in mask_fields if k in options}
+      **{name: options.pop(name) for name in mask_fields if name in options}
     )
   )
   options = {"mask_id": MASK, "vocab_size": VOCAB_SIZE} | options

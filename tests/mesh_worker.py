@@ -260,7 +260,9 @@ def report_graphs(report):
     # Only the masked-LM head has arrays with 11 slots, so this finds no masks
     # of the attention.
     mask_lines = [
-      s for s in text.splitlines() if "select" in s and "32x11x" in s
+      line
+      for line in text.splitlines()
+      if "select" in line and "32x11x" in line
     ]
     report["masks_in_graph"][str(vocab_size)] = bool(mask_lines)
 
@@ -289,7 +291,7 @@ def run_dropout(report):
     )
     output = apply_dropout(jax.device_put(jnp.ones((8, 16)), sharding_of_rows))
     different_shards = {
-      np.asarray(s.data).tobytes() for s in output.addressable_shards
+      np.asarray(shard.data).tobytes() for shard in output.addressable_shards
     }
     expected_output = np.asarray(
       layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))

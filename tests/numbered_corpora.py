@@ -25,8 +25,8 @@ def realistic_sizes(count, seed):
   rng = np.random.default_rng(seed)
   sentence_counts = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
   return [
-    np.ceil(rng.lognormal(3.1, 0.65, n)).astype(int).tolist()
-    for n in sentence_counts
+    np.ceil(rng.lognormal(3.1, 0.65, num_sentences)).astype(int).tolist()
+    for num_sentences in sentence_counts
   ]
 
 

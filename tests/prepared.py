@@ -36,7 +36,10 @@ def write_prepared(path, documents, heldout, vocab_size=64):
     encoded_documents = writer.EncodedDocuments(
       np.array(tokens, dtype),
       np.array(
-        [len(sentence) for d in split_documents for sentence in d], np.int64
+        [
+          len(sentence) for document in split_documents for sentence in document
+        ],
+        np.int64,
       ),
       np.array([len(document) for document in split_documents], np.int64),
     )

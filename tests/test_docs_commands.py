@@ -79,11 +79,17 @@ def test_all_extras_and_targets_exist():
 def parse_flags(text):
   """Parses the flags of bert_jax; variables such as A=1 may come before it."""
   _, verb, *words = shlex.split(text[text.index("bert_jax ") :])
-  parser_of(verb).parse([docs_commands.REPLACEMENTS.get(w, w) for w in words])
+  parser_of(verb).parse(
+    [docs_commands.REPLACEMENTS.get(word, word) for word in words]
+  )
 
 
 def test_commands_on_pages_parse():
-  texts = [c.text for c in docs_commands.all_commands() if not c.is_program]
+  texts = [
+    command.text
+    for command in docs_commands.all_commands()
+    if not command.is_program
+  ]
   texts = [text for text in texts if re.match(r"(\w+=\S+ )*bert_jax ", text)]
   for text in texts:
     parse_flags(text)

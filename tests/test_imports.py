@@ -325,7 +325,9 @@ def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
 
 
 def source_files(*folders):
-  return sorted(p for f in folders for p in (ROOT / f).rglob("*.py"))
+  return sorted(
+    path for folder in folders for path in (ROOT / folder).rglob("*.py")
+  )
 
 
 @pytest.mark.parametrize(
@@ -362,9 +364,9 @@ def public_functions(body):
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
       for arguments, method in public_functions(node.body):
         is_static = any(
-          d.id == "staticmethod"
-          for d in method.decorator_list
-          if isinstance(d, ast.Name)
+          decorator.id == "staticmethod"
+          for decorator in method.decorator_list
+          if isinstance(decorator, ast.Name)
         )
         yield arguments[0 if is_static else 1 :], method
     elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
@@ -425,7 +427,9 @@ def test_commands_use_the_cpu_if_there_is_no_tpu(
     "import atexit, os\n"
     "atexit.register(lambda: print(os.environ.get('JAX_PLATFORMS', '')))\n"
   )
-  variables = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+  variables = {
+    name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"
+  }
   python_path = os.pathsep.join([str(tmp_path), str(ROOT)])
   process = subprocess.run(
     [sys.executable, "-m", "bert_jax", "split-text", "--help"],

@@ -95,7 +95,11 @@ def test_a_run_continues(old_folders, tmp_path, name, data_folder, config_name):
   saved_config = json.loads((run_copy / "config.json").read_text())
   for key, section in config.items():
     if isinstance(section, dict):
-      config[key] = {k: v for k, v in saved_config[key].items() if k in section}
+      config[key] = {
+        name: value
+        for name, value in saved_config[key].items()
+        if name in section
+      }
     else:
       config[key] = saved_config[key]
   # Flags set the sizes of the model, so they are not in the config file.

@@ -26,7 +26,7 @@ def write_file(path, content):
 
 
 def jsonl_text(*texts: str) -> str:
-  return "".join(json.dumps({"id": 1, "text": t}) + "\n" for t in texts)
+  return "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in texts)
 
 
 def compress_zstd(content: bytes) -> bytes:
@@ -45,7 +45,8 @@ def text_of_words(*word_numbers: int) -> str:
   Two texts share only the words of the numbers that both have.
   """
   return " ".join(
-    "".join(LETTERS[w // 26**i % 26] for i in range(4)) for w in word_numbers
+    "".join(LETTERS[number // 26**i % 26] for i in range(4))
+    for number in word_numbers
   )
 
 

@@ -197,7 +197,11 @@ def write_release(path, arrays, has_slots=False, **changes):
     The names of the arrays that only training needs.
   """
   extra_names = save_checkpoint(path, "bert_model.ckpt", arrays, has_slots)
-  config = {k: v for k, v in (BERT_CONFIG | changes).items() if v is not None}
+  config = {
+    key: value
+    for key, value in (BERT_CONFIG | changes).items()
+    if value is not None
+  }
   path = pathlib.Path(path)
   write_json(path / "bert_config.json", config)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]

@@ -107,8 +107,8 @@ def write_model(path, family, declaring_file):
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
   elif declaring_file == "tokenizer_config.json":
     settings["added_tokens_decoder"] = {
-      str(i): {"content": t.content, **added_tokens.flags_of(t)}
-      for i, t in token_by_id.items()
+      str(i): {"content": token.content, **added_tokens.flags_of(token)}
+      for i, token in token_by_id.items()
     }
   else:
     id_by_content = {token.content: i for i, token in token_by_id.items()}

@@ -239,14 +239,20 @@ def array_shapes(
   # In the file of an encoder without heads, the names have no prefix.
   is_encoder_alone = name.endswith("Model") and family != "gpt"
   encoder_prefix = "" if is_encoder_alone else PREFIXES[family]
-  lines = [encoder_prefix + x for x in _ENCODER_ARRAYS[family].split("\n") if x]
+  lines = [
+    encoder_prefix + line
+    for line in _ENCODER_ARRAYS[family].split("\n")
+    if line
+  ]
   lines += [
-    x.replace("+", encoder_prefix) for x in HEADS[name].split("\n") if x
+    line.replace("+", encoder_prefix)
+    for line in HEADS[name].split("\n")
+    if line
   ]
   shape_by_array_name = {}
   for line in lines:
     array_name_pattern, shape = line.format(**sizes).split()
-    shape = tuple(int(n) for n in shape.split(","))
+    shape = tuple(int(size) for size in shape.split(","))
     for i in range(LAYERS) if ".I." in array_name_pattern else [0]:
       array_name = array_name_pattern.replace(".I.", f".{i}.")
       if array_name.endswith((".bias", "score.weight")):
@@ -290,7 +296,9 @@ def write_folder(path, name, arrays=None, drop=(), **options):
   """
   path.mkdir(parents=True)
   fields = {
-    k: v for k, v in config_json(name, **options).items() if k not in drop
+    key: value
+    for key, value in config_json(name, **options).items()
+    if key not in drop
   }
   (path / "config.json").write_text(json.dumps(fields))
   arrays = constant_arrays(name) if arrays is None else arrays

@@ -31,13 +31,17 @@ def _tokenizer_files(family):
   """Returns (the tokenizer's files, the number of pieces)."""
   if family == "roberta":
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *_BYTES, "<mask>"]
-    tokenizer = bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, [])
+    tokenizer = bpe.build_bytelevel(
+      {piece: i for i, piece in enumerate(pieces)}, []
+    )
   elif family == "gpt":
     letters = "abcdefghijklmnopqrstuvwxyz.,"
-    pieces = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
-    tokenizer = bpe.build_gpt1({p: i for i, p in enumerate(pieces)}, [])
+    pieces = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
+    tokenizer = bpe.build_gpt1({piece: i for i, piece in enumerate(pieces)}, [])
   else:
-    return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
+    return {"vocab.txt": "".join(f"{word}\n" for word in WORDS).encode()}, len(
+      WORDS
+    )
   # Files of other libraries have no digests, so these have none either.
   return open_vocabulary.to_files(tokenizer, with_digests=False), len(pieces)
 
@@ -138,7 +142,8 @@ def write_run(path, folder):
       elmo.softmax_shapes(encoder), sep="/"
     )
     arrays |= {
-      k: np.zeros(x.shape, np.float32) for k, x in softmax_shapes.items()
+      path_of_array: np.zeros(x.shape, np.float32)
+      for path_of_array, x in softmax_shapes.items()
     }
   if task in task_heads.TASK_BY_KIND.values():
     kind = config["problem"] or next(

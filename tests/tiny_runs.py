@@ -128,7 +128,8 @@ def untimed_rows(workdir):
   timing_keys += ("data_wait", "checkpoint_wait")
   lines = logging.read_rows(f"{workdir}/metrics.jsonl")
   return [
-    {k: v for k, v in line.items() if k not in timing_keys} for line in lines
+    {key: value for key, value in line.items() if key not in timing_keys}
+    for line in lines
   ]
 
 

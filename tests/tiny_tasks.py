@@ -49,7 +49,7 @@ TASKS = {
 
 def tokenizer_files():
   """Returns {file name: bytes} of an uncased WordPiece tokenizer."""
-  return {"vocab.txt": "".join(f"{p}\n" for p in PIECES).encode()}
+  return {"vocab.txt": "".join(f"{piece}\n" for piece in PIECES).encode()}
 
 
 def vocabulary():

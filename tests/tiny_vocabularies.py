@@ -22,14 +22,14 @@ def bert_vocabulary(words, rules="huggingface", lower_case=True):
 def roberta_vocabulary(**options):
   pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
   pieces += [a + b for a, b in MERGES] + ["<mask>"]
-  id_of_piece = {p: i for i, p in enumerate(pieces)}
+  id_of_piece = {piece: i for i, piece in enumerate(pieces)}
   return bpe.build_bytelevel(id_of_piece, MERGES, **options)
 
 
 def gpt1_vocabulary():
   pieces = ["<unk>", *"abct", "a</w>", "t</w>", "at</w>", "cat</w>", ".</w>"]
   merges = [("a", "t</w>"), ("c", "at</w>")]
-  return bpe.build_gpt1({p: i for i, p in enumerate(pieces)}, merges)
+  return bpe.build_gpt1({piece: i for i, piece in enumerate(pieces)}, merges)
 
 
 def random_texts(count, seed=0):

@@ -213,7 +213,7 @@ def reference_outputs(
   )
   reference.zero_grad()
   outputs.loss.backward()
-  logits = [v for k, v in outputs.items() if k.endswith("logits")]
+  logits = [tensor for key, tensor in outputs.items() if key.endswith("logits")]
   return dict(
     hidden=np.stack([h.detach().numpy() for h in outputs.hidden_states]),
     attention=np.stack([a.detach().numpy() for a in outputs.attentions]),
@@ -284,7 +284,9 @@ def module_outputs(
   hidden = jnp.concatenate(
     [encoder_outputs["embeddings"][None], encoder_outputs["hidden"]]
   )
-  logits = [x[:, 0] if k == "pair_logits" else x for k, x in outputs.items()]
+  logits = [
+    x[:, 0] if key == "pair_logits" else x for key, x in outputs.items()
+  ]
   return dict(
     hidden=np.asarray(hidden),
     attention=np.asarray(encoder_outputs["attention"]),
@@ -373,7 +375,7 @@ def _gradient_difference(
   # The bias of the keys has a gradient of 0, because it adds the same number to
   # all scores of a query.
   return max(
-    float(abs(a[k] - b[k]).max() / abs(a[k]).max())
-    for k in a
-    if not k.endswith("key/bias")
+    float(abs(a[key] - b[key]).max() / abs(a[key]).max())
+    for key in a
+    if not key.endswith("key/bias")
   )

@@ -53,7 +53,7 @@ def test_bad_text_leaves_no_output(tmp_path, content):
   output_path = tmp_path / "out.txt"
   with pytest.raises(SystemExit, match="error: .*in.txt"):
     run_command("--input", tmp_path / "in.txt", "--output", output_path)
-  assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]
+  assert [entry.name for entry in tmp_path.iterdir()] == ["in.txt"]
 
 
 def test_an_unknown_language_is_refused(tmp_path):

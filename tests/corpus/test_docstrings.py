@@ -120,11 +120,18 @@ def test_the_standard_library_gives_unique_paragraphs(monkeypatch):
   assert modules == sorted(modules, key=lambda m: m.path.split("/")[:-1])
   texts = [text for _, text in docstrings.read_modules(modules)]
   assert texts == [text for _, text in docstrings.read_modules(modules)]
-  paragraphs = [p for text in texts if text for p in text.split("\n\n")]
+  paragraphs = [
+    paragraph for text in texts if text for paragraph in text.split("\n\n")
+  ]
   assert len(paragraphs) > 500
   assert len(set(paragraphs)) == len(paragraphs)
-  assert min(len(p.split()) for p in paragraphs) >= docstrings.MIN_WORDS
-  assert not any(re.search(r">>>|\n|  |`", p) for p in paragraphs)
+  assert (
+    min(len(paragraph.split()) for paragraph in paragraphs)
+    >= docstrings.MIN_WORDS
+  )
+  assert not any(
+    re.search(r">>>|\n|  |`", paragraph) for paragraph in paragraphs
+  )
 
 
 def test_the_input_docstrings_gives_documents(monkeypatch):

@@ -52,7 +52,7 @@ def vocab_path(tmp_path):
 
 
 def write_jsonl(path, texts) -> str:
-  path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+  path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
   return str(path)
 
 
@@ -99,15 +99,18 @@ def test_each_filter_drops_its_documents_and_counts_them(
     meta = prepare.prepare(path, vocab_path, output, filters=Filters(**filters))
     assert meta["filtered"]["read"] == document_and_word_counts(*TEXT_BY_NAME)
     total_dropped = {
-      key: sum(c[key] for c in meta["filtered"]["dropped"].values())
+      key: sum(
+        filter_counts[key]
+        for filter_counts in meta["filtered"]["dropped"].values()
+      )
       for key in ("documents", "words")
     }
     remaining = meta["filtered"]["kept"]
     assert {
-      k: remaining[k] + total_dropped[k] for k in remaining
+      key: remaining[key] + total_dropped[key] for key in remaining
     } == document_and_word_counts(*TEXT_BY_NAME)
     assert len(read_texts(output)) == remaining["documents"]
-    assert {k: meta["options"][k] for k in filters} == filters
+    assert {key: meta["options"][key] for key in filters} == filters
     return meta["filtered"]["dropped"]
 
   assert count_dropped(min_words=3) == {
@@ -170,9 +173,9 @@ def test_all_filters_keep_the_first_copy_and_normalise(
   assert "filtered" not in meta and not set(meta["options"]) & set(
     ALL_FILTERS._fields
   )
-  assert sum(s["documents"] for s in meta["splits"].values()) == len(
-    TEXT_BY_NAME
-  )
+  assert sum(
+    split_sizes["documents"] for split_sizes in meta["splits"].values()
+  ) == len(TEXT_BY_NAME)
 
 
 def test_filters_keep_the_sentences_of_documents(
@@ -270,7 +273,7 @@ def test_an_interrupted_pass_continues(
   prepare.prepare(path, vocab_path, output, filters=ALL_FILTERS, save_seconds=0)
   assert "filters: going on after" in capfd.readouterr().err
   # Documents with fewer than five words are dropped before they are compared.
-  num_judged = sum(len(t.split()) >= 5 for t in many_texts())
+  num_judged = sum(len(text.split()) >= 5 for text in many_texts())
   assert num_judged < len(judged_rows) < num_judged + 30
   assert contents_of(output) == contents_of(uninterrupted_output)
 

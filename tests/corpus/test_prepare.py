@@ -259,7 +259,9 @@ def test_an_interruption_at_a_new_threshold_leaves_no_empty_split(
   monkeypatch.undo()
   meta = prepare.prepare(str(path), vocab_path, output, heldout=0.001)
   # No split is empty, and the two copies are in one split.
-  document_counts = [meta["splits"][s]["documents"] for s in reader.SPLITS]
+  document_counts = [
+    meta["splits"][split]["documents"] for split in reader.SPLITS
+  ]
   assert sorted(document_counts) == [1, 2]
 
 
@@ -390,7 +392,9 @@ def test_a_difference_of_inputs_is_described():
   def origin(*names):
     return {
       "options": {},
-      "inputs": [{"name": n, "format": "bert", "version": [1]} for n in names],
+      "inputs": [
+        {"name": name, "format": "bert", "version": [1]} for name in names
+      ],
     }
 
   difference = prepare.describe_difference

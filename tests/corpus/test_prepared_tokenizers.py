@@ -30,7 +30,9 @@ TEXTS = (
 
 def gpt2_vocabulary():
   pieces = [*BYTES, *(a + b for a, b in MERGES), "<|endoftext|>"]
-  return bpe.build_bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
+  return bpe.build_bytelevel(
+    {piece: i for i, piece in enumerate(pieces)}, MERGES
+  )
 
 
 def roberta_files_with_gap():

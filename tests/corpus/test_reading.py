@@ -262,7 +262,7 @@ def test_each_input_may_have_its_format(tmp_path):
     EXPECTED_DOCUMENTS[0] + EXPECTED_DOCUMENTS[1],
   ]
   text_sources = sources.find_sources(f"bert:{path_a},text:{tmp_path}/b*")
-  assert [(s.name, s.format) for s in text_sources] == [
+  assert [(source.name, source.format) for source in text_sources] == [
     (str(path_a), "bert"),
     (str(path_b), "text"),
   ]

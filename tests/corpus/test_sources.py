@@ -254,7 +254,7 @@ def test_the_share_of_the_input_that_was_read_grows_to_one(tmp_path):
   write_file(tmp_path / "a.txt", BERT_FORMAT)
   write_file(tmp_path / "b.jsonl", jsonl_text("One.", "Two."))
   text_sources = sources.find_sources(str(tmp_path / "*"))
-  assert [s.format for s in text_sources] == ["bert", "jsonl"]
+  assert [source.format for source in text_sources] == ["bert", "jsonl"]
   shares = [record.share for record in sources.read_records(text_sources)]
   assert shares == sorted(shares) and shares[-1] == 1.0
 

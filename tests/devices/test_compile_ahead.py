@@ -14,7 +14,10 @@ def make_batch(length):
 
 def make_shapes(length):
   batch = make_batch(length)
-  return {k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in batch.items()}
+  return {
+    key: jax.ShapeDtypeStruct(array.shape, array.dtype)
+    for key, array in batch.items()
+  }
 
 
 def test_each_length_is_compiled_once_in_the_background_or_at_its_first_call():

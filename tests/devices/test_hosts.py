@@ -64,9 +64,9 @@ def folder(tmp_path_factory):
 
 
 def free_port():
-  with socket.socket() as s:
-    s.bind(("127.0.0.1", 0))
-    return s.getsockname()[1]
+  with socket.socket() as open_socket:
+    open_socket.bind(("127.0.0.1", 0))
+    return open_socket.getsockname()[1]
 
 
 def start_processes(
@@ -136,7 +136,7 @@ def wait_for_outputs(processes, code=0):
   # a full pipe would wait for its reader, and all processes would wait for it.
   with futures.ThreadPoolExecutor(len(processes)) as pool:
     output_futures = [
-      pool.submit(p.communicate, timeout=240) for p in processes
+      pool.submit(process.communicate, timeout=240) for process in processes
     ]
     _, unfinished = futures.wait(
       output_futures, return_when=futures.FIRST_EXCEPTION
@@ -146,7 +146,9 @@ def wait_for_outputs(processes, code=0):
         process.kill()
     outputs = [read.result() for read in output_futures]
   text = "\n".join(text for output in outputs for text in output)
-  assert [p.returncode for p in processes] == [code] * len(outputs), text
+  assert [process.returncode for process in processes] == [code] * len(
+    outputs
+  ), text
   return outputs
 
 
@@ -460,7 +462,8 @@ def test_if_a_process_is_lost_the_others_end_with_a_message(
   wait_for_row(processes, run, step=2)
   processes[lost_process].send_signal(signal_number)
   outputs = wait_for_outputs(
-    [p for i, p in enumerate(processes) if i != lost_process], code=1
+    [process for i, process in enumerate(processes) if i != lost_process],
+    code=1,
   )
   processes[lost_process].kill()
   processes[lost_process].communicate()

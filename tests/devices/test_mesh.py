@@ -97,7 +97,9 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
         == fsdp * tensor
       )
       assert num_shards[f"{layer_path}['attention']['query']['bias']"] == tensor
-      moment_names = [n for n in num_shards if ".mu[" in n or ".nu[" in n]
+      moment_names = [
+        name for name in num_shards if ".mu[" in name or ".nu[" in name
+      ]
       assert len(moment_names) > 40
       for name in moment_names:
         parameter = ".params" + name.split(".mu")[-1].split(".nu")[-1]
@@ -125,9 +127,9 @@ def test_added_rows_of_the_word_table_stay_zero(folder_and_report):
     tensor = int(mesh.split("x")[2])
     assert num_rows == {1: 61, 2: 62, 4: 64}[tensor]
     saved_arrays = read_arrays(folder, mesh)
-    assert [len(v) for k, v in saved_arrays.items() if "['word']" in k] == [
-      61
-    ] * 3
+    assert [
+      len(array) for name, array in saved_arrays.items() if "['word']" in name
+    ] == [61] * 3
   assert report["padded_rows_are_zero"]
   assert report["padded_probability"] == 0.0
   # The program masks logits only if the table has added rows.
@@ -158,7 +160,11 @@ def test_a_split_update_changes_no_result(folder_and_report):
         "['attention']['output']['kernel']",
       ):
         assert num_shards[layer_path + path_in_layer] == 8, name
-      for moment_name in (n for n in num_shards if ".mu[" in n or ".nu[" in n):
+      for moment_name in (
+        array_name
+        for array_name in num_shards
+        if ".mu[" in array_name or ".nu[" in array_name
+      ):
         parameter = ".params" + moment_name.split(".mu")[-1].split(".nu")[-1]
         assert num_shards[moment_name] == num_shards[parameter], name
 
@@ -167,7 +173,8 @@ def test_dropout_does_not_depend_on_the_number_of_devices(folder_and_report):
   """The shards of a mask differ, but every mesh has the same mask."""
   _, report = folder_and_report
   assert report["dropout"] == {
-    str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
+    str(num_devices): {"distinct": num_devices, "same": True}
+    for num_devices in (1, 2, 4)
   }
 
 
@@ -208,7 +215,7 @@ class FakeDevice:
 
 class FakeMesh:
   def __init__(self, process_by_device, tensor):
-    devices = [FakeDevice(p) for p in process_by_device]
+    devices = [FakeDevice(process_index) for process_index in process_by_device]
     self.devices = np.array(devices).reshape(-1, 1, tensor)
     self.shape = {"tensor": tensor}
 

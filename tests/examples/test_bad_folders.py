@@ -21,7 +21,9 @@ def prepare_text(tmp_path_factory):
   (text_folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
   rng = np.random.default_rng(0)
   lines = [
-    "\n" if i % 5 == 4 else " ".join(f"w{j}" for j in rng.integers(50, size=9))
+    "\n"
+    if i % 5 == 4
+    else " ".join(f"w{word_number}" for word_number in rng.integers(50, size=9))
     for i in range(200)
   ]
   (text_folder / "a.txt").write_text("\n".join(lines) + "\n")
@@ -82,7 +84,7 @@ def test_damaged_metadata_is_refused(folder, tmp_path, key, value):
   meta = json.loads((folder_copy / "meta.json").read_text())
   for damaged_meta in (
     {**meta, key: value},
-    {k: meta[k] for k in meta if k != key},
+    {name: meta[name] for name in meta if name != key},
   ):
     (folder_copy / "meta.json").write_text(json.dumps(damaged_meta))
     with pytest.raises(ValueError, match=str(folder_copy)):

@@ -59,7 +59,9 @@ def model_copy(finished_runs, tmp_path):
 def read_model(path):
   """Returns a model's config as JSON, its tokenizer files and its arrays."""
   weights = loading.read(str(path))
-  config = {k: v for k, v in weights.config.items() if k != "source"}
+  config = {
+    key: value for key, value in weights.config.items() if key != "source"
+  }
   return json.dumps(config), weights.tokenizer_files, weights.arrays
 
 
@@ -294,8 +296,8 @@ def test_a_run_stops_if_its_data_are_overwritten(
 
   def read_and_change(batches, first, count):
     if first >= 12:
-      with tokens_path.open("r+b") as f:
-        f.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
+      with tokens_path.open("r+b") as tokens_file:
+        tokens_file.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
     if is_put_back and first >= 16:
       tokens_path.write_bytes(content)
     return read_batches(batches, first, count)

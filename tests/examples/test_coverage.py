@@ -43,7 +43,7 @@ def corpora() -> dict[str, reader.Corpus]:
   short_sizes = [
     rng.integers(3, 12, rng.integers(2, 9)).tolist() for _ in range(80)
   ]
-  single_sizes = [[n] for n in rng.integers(3, 120, 60).tolist()]
+  single_sizes = [[size] for size in rng.integers(3, 120, 60).tolist()]
   long_sizes = [rng.integers(50, 400, 3).tolist() for _ in range(20)]
   return {
     "short": corpus_with_unique_ids(short_sizes),

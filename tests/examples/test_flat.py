@@ -18,7 +18,7 @@ from bert_jax.models import bert, roberta
 def random_sequences(*lengths):
   rng = np.random.default_rng(0)
   # Id 1 is RoBERTa's padding, so the ids begin at 2.
-  return [rng.integers(2, 50, n).astype(np.int32) for n in lengths]
+  return [rng.integers(2, 50, length).astype(np.int32) for length in lengths]
 
 
 def test_flat_row_holds_its_sequences():

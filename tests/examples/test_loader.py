@@ -22,8 +22,11 @@ def random_corpus(num_documents=40, seed=0):
   rng = np.random.default_rng(seed)
   return corpus_from_documents(
     [
-      [rng.integers(5, VOCAB_SIZE, rng.integers(1, 12)) for _ in range(n)]
-      for n in rng.integers(1, 15, num_documents)
+      [
+        rng.integers(5, VOCAB_SIZE, rng.integers(1, 12))
+        for _ in range(num_sentences)
+      ]
+      for num_sentences in rng.integers(1, 15, num_documents)
     ]
   )
 
@@ -85,7 +88,11 @@ def test_rows_do_not_depend_on_how_many_are_read_at_once():
   for first_row in (num_rows - 9, 3, num_rows // 2, 0):
     batch = stream.read(first_row, 9)
     assert equal_batches(
-      batch, {k: v[first_row : first_row + 9] for k, v in full_batch.items()}
+      batch,
+      {
+        key: array[first_row : first_row + 9]
+        for key, array in full_batch.items()
+      },
     )
   assert not equal_batches(make_stream(seed=1).read(0, num_rows), full_batch)
   assert not equal_batches(
@@ -135,7 +142,8 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
     return streams.Stream(corpus, make_recipe(length=16), seed=0)
 
   expected_ids = [
-    make_short_stream().read(2 * s, 2)["input_ids"].tolist() for s in range(15)
+    make_short_stream().read(2 * step, 2)["input_ids"].tolist()
+    for step in range(15)
   ]
   for num_hosts in (1, 2):
     for last_step in (5, 7, 10):
@@ -160,7 +168,10 @@ def test_a_restart_at_the_end_of_an_epoch_repeats_no_row():
         ) as second_loader:
           batches_after = [next(second_loader) for _ in range(15 - last_step)]
         ids_by_host.append(
-          [x.batch["input_ids"] for x in batches_before + batches_after]
+          [
+            host_batch.batch["input_ids"]
+            for host_batch in batches_before + batches_after
+          ]
         )
       joined_rows = [
         np.concatenate(host_shares).tolist()
@@ -219,7 +230,7 @@ def test_one_giant_document_is_one_shard():
 
 def test_a_mixture_has_exact_shares_and_restarts():
   names = "abc"
-  components = [make_stream(name=n) for n in names]
+  components = [make_stream(name=name) for name in names]
   mixture = streams.Mixture(components, [5, 3, 2], seed=1)
   num_rows = 2 * streams.MIXTURE_BLOCK
   component_indices = np.concatenate([mixture._components(i) for i in range(2)])
@@ -234,23 +245,24 @@ def test_a_mixture_has_exact_shares_and_restarts():
     )
     assert equal_batches(
       component_batch,
-      {k: v[component_indices == i] for k, v in full_batch.items()},
+      {key: array[component_indices == i] for key, array in full_batch.items()},
     )
   for first_row in (4090, 17, 0):
     new_mixture = streams.Mixture(
-      [make_stream(name=n) for n in names], [5, 3, 2], 1
+      [make_stream(name=name) for name in names], [5, 3, 2], 1
     )
     expected_batch = {
-      k: v[first_row : first_row + 30] for k, v in full_batch.items()
+      key: array[first_row : first_row + 30]
+      for key, array in full_batch.items()
     }
     assert equal_batches(new_mixture.read(first_row, 30), expected_batch)
   restarted_mixture = streams.Mixture(
-    [make_stream(name=n) for n in names], [5, 3, 2], 1
+    [make_stream(name=name) for name in names], [5, 3, 2], 1
   )
   mixture.read(4000, 96)
   restarted_mixture.restore(mixture.position())
   assert restarted_mixture._streams[0]._first == components[0]._first > 0
-  expected_batch = {k: v[4096:4200] for k, v in full_batch.items()}
+  expected_batch = {key: array[4096:4200] for key, array in full_batch.items()}
   assert equal_batches(restarted_mixture.read(4096, 104), expected_batch)
 
 
@@ -278,22 +290,28 @@ def test_a_held_out_subset_has_rows_of_the_full_set():
   # The rows and their masks are equal to those of the full set.
   numbers = subset._numbers
   assert (np.diff(numbers) > 0).all()
-  assert equal_batches(batch, {k: v[numbers] for k, v in full_batch.items()})
+  assert equal_batches(
+    batch, {key: array[numbers] for key, array in full_batch.items()}
+  )
   last_batch = subset.read(16, 8)
   assert equal_batches(
-    {k: v[:4] for k, v in last_batch.items()},
-    {k: v[16:] for k, v in batch.items()},
+    {key: array[:4] for key, array in last_batch.items()},
+    {key: array[16:] for key, array in batch.items()},
   )
-  assert all((v[4:] == 0).all() and len(v) == 8 for v in last_batch.values())
+  assert all(
+    (array[4:] == 0).all() and len(array) == 8 for array in last_batch.values()
+  )
   rows_after_end = subset.read(24, 8)
-  assert not any(v.any() for v in rows_after_end.values())
+  assert not any(array.any() for array in rows_after_end.values())
   assert rows_after_end.keys() == batch.keys()
   with pytest.raises(ValueError, match="limit .* is 0"):
     loader.make_heldout(corpus, make_recipe(), 0)
 
 
 def test_the_shares_of_hosts_join_to_the_full_batch():
-  full_batches = [make_stream().read(24 * s, 24) for s in range(5)]
+  full_batches = [
+    make_stream().read(24 * step_index, 24) for step_index in range(5)
+  ]
   for num_hosts in (1, 2, 4):
     batches_by_host = []
     for host in range(num_hosts):

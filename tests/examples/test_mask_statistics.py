@@ -77,14 +77,24 @@ def tokenized_articles(request):
   with lzma.open(path, "rt", encoding="utf-8") as article_file:
     for line in itertools.islice(article_file, 40):
       article = json.loads(line)["text"][:20_000]
-      sentences = [s for s in article.replace("\n", " ").split(". ") if s]
+      sentences = [
+        sentence
+        for sentence in article.replace("\n", " ").split(". ")
+        if sentence
+      ]
       documents.append(vocabulary.encode_batch(sentences))
   word_starts = [
-    [vocabulary.find_word_starts(s) for s in d if s] for d in documents
+    [vocabulary.find_word_starts(sentence) for sentence in document if sentence]
+    for document in documents
   ]
-  documents = [[s for s in d if s] for d in documents]
+  documents = [
+    [sentence for sentence in document if sentence] for document in documents
+  ]
   begins_word = np.array(
-    [BEGINS_WORD_BY_ALGORITHM[request.param](p) for p in vocabulary.pieces]
+    [
+      BEGINS_WORD_BY_ALGORITHM[request.param](piece)
+      for piece in vocabulary.pieces
+    ]
   )
   return (
     vocabulary,

@@ -69,7 +69,7 @@ def test_the_number_of_masks_is_rounded():
   expected_counts = [0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 19, 20]
   assert batch["mlm_weights"].sum(1).tolist() == expected_counts
   assert expected_counts[1:] == [
-    min(20, max(1, round(n * 0.15))) for n in lengths[1:].tolist()
+    min(20, max(1, round(length * 0.15))) for length in lengths[1:].tolist()
   ]
 
 
@@ -268,8 +268,8 @@ def test_whole_words_are_chosen_as_published():
   chosen_by_row = chosen_columns(batch)
   words = [words_of(*row) for row in zip(maskable, word_starts, strict=True)]
   published_by_row = [
-    columns_hidden_by_bert(words[i], min(20, max(1, round(n * 0.15))), rng)
-    for i, n in enumerate(lengths.tolist())
+    columns_hidden_by_bert(words[i], min(20, max(1, round(length * 0.15))), rng)
+    for i, length in enumerate(lengths.tolist())
   ]
   for columns_by_row in (chosen_by_row, published_by_row):
     hidden_by_size, hidden_by_column, rows_by_count = (
@@ -328,7 +328,10 @@ def test_pieces_of_a_word_are_masked_together_in_pairs():
     ]
     for _ in range(40)
   ]
-  word_starts = [[[t < 500 for t in s] for s in d] for d in documents]
+  word_starts = [
+    [[token < 500 for token in sentence] for sentence in document]
+    for document in documents
+  ]
   corpus = reader.corpus_from_documents(documents, word_starts)
   special_ids = SpecialIds(pad=0, unk=1, cls=CLS, sep=SEP, mask=MASK)
   recipe = bert_pairs(special_ids, VOCAB_SIZE, length=32, masking=WHOLE_WORD)

@@ -31,10 +31,14 @@ BUILDER_BY_NAME = {
 def corpus():
   rng = np.random.default_rng(0)
   sizes = [
-    rng.integers(1, 16, n).tolist() for n in rng.integers(1, 7, 700).tolist()
+    rng.integers(1, 16, num_sentences).tolist()
+    for num_sentences in rng.integers(1, 7, 700).tolist()
   ]
   documents, _ = numbered_documents(sizes)
-  word_starts = [[rng.random(len(s)) < 0.7 for s in d] for d in documents]
+  word_starts = [
+    [rng.random(len(sentence)) < 0.7 for sentence in document]
+    for document in documents
+  ]
   return corpus_from_documents(documents, word_starts, dtype=np.uint32)
 
 
@@ -203,7 +207,8 @@ def test_rows_do_not_depend_on_hosts_and_restarts(corpus, name):
         batches_by_host.append([next(host_batches).batch for _ in range(8)])
     for step, shares in enumerate(zip(*batches_by_host, strict=True)):
       expected_batch = {
-        k: v[24 * step : 24 * step + 24] for k, v in full_batch.items()
+        key: array[24 * step : 24 * step + 24]
+        for key, array in full_batch.items()
       }
       assert equal_batches(join_batches(shares), expected_batch)
   first_stream = make_stream(corpus, name)
@@ -212,7 +217,7 @@ def test_rows_do_not_depend_on_hosts_and_restarts(corpus, name):
   assert position["epoch"] >= 1
   resumed_stream = make_stream(corpus, name)
   resumed_stream.restore(position)
-  expected_batch = {k: v[24 * 41 :] for k, v in full_batch.items()}
+  expected_batch = {key: array[24 * 41 :] for key, array in full_batch.items()}
   assert equal_batches(resumed_stream.read(24 * 41, 24 * 19), expected_batch)
   assert not equal_batches(
     make_stream(corpus, name, seed=1).read(0, 24), first_stream.read(0, 24)
@@ -265,7 +270,8 @@ def test_static_masks_repeat_after_three_epochs(corpus, max_sequences):
       corpus, recipe, seed=0, shard_tokens=2000, shards_per_portion=3
     ).read(begin, next_begin - begin)
     flat_arrays = [
-      v.reshape(next_begin - begin, -1).astype(float) for v in batch.values()
+      array.reshape(next_begin - begin, -1).astype(float)
+      for array in batch.values()
     ]
     rows_by_epoch.append(
       [tuple(row) for row in np.concatenate(flat_arrays, 1).tolist()]

@@ -77,12 +77,12 @@ def both_statistics():
   }
   program_rows = published_rows(documents, length=128, count=40_000, seed=7)
   program_statistics = {
-    "total": np.array([len(r.a) + len(r.b) + 3 for r in program_rows]),
-    "a": np.array([len(r.a) for r in program_rows]),
-    "random": np.array([r.is_random for r in program_rows]),
-    "front": np.array([r.removed_front for r in program_rows]),
-    "back": np.array([r.removed_back for r in program_rows]),
-    "masks": np.array([r.num_masks for r in program_rows]),
+    "total": np.array([len(row.a) + len(row.b) + 3 for row in program_rows]),
+    "a": np.array([len(row.a) for row in program_rows]),
+    "random": np.array([row.is_random for row in program_rows]),
+    "front": np.array([row.removed_front for row in program_rows]),
+    "back": np.array([row.removed_back for row in program_rows]),
+    "masks": np.array([row.num_masks for row in program_rows]),
   }
   return recipe_statistics, program_statistics
 

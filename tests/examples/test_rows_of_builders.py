@@ -57,7 +57,7 @@ def test_a_seqio_task_gives_the_rows_of_its_folder(folder, name):
       num_rows = len(expected_batch["input_ids"])
       rows = list(dataset.take(num_rows).as_numpy_iterator())
       assert_equal_batches(
-        {k: np.stack([row[k] for row in rows]) for k in expected_batch},
+        {key: np.stack([row[key] for row in rows]) for key in expected_batch},
         expected_batch,
       )
   finally:
@@ -71,7 +71,10 @@ def make_text():
   def read():
     for _ in range(80):
       sentences = [
-        " ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(2, 9)))
+        " ".join(
+          f"w{word_number}"
+          for word_number in rng.integers(40, size=rng.integers(2, 9))
+        )
         for _ in range(rng.integers(1, 6))
       ]
       yield sources.Record("\n".join(sentences), layout="lines", share=0.0)
@@ -121,7 +124,10 @@ def test_static_masks_of_text_repeat():
   ]
   full_batch = make_text_stream("albert_pairs", options).read(0, epoch_ends[-1])
   flat_rows = np.concatenate(
-    [v.reshape(epoch_ends[-1], -1).astype(float) for v in full_batch.values()],
+    [
+      array.reshape(epoch_ends[-1], -1).astype(float)
+      for array in full_batch.values()
+    ],
     1,
   )
   rows_by_epoch = [
@@ -159,8 +165,10 @@ def test_missing_special_tokens_are_named(folder):
 
 def test_streams_with_different_rows_are_not_mixed(folder):
   unpacked_data, packed_data = (
-    loader.open_data(folder, "doc_sentences", max_sequences=n, **LENGTH_OPTION)
-    for n in (1, 4)
+    loader.open_data(
+      folder, "doc_sentences", max_sequences=max_sequences, **LENGTH_OPTION
+    )
+    for max_sequences in (1, 4)
   )
   with pytest.raises(ValueError, match="different batches"):
     Mixture([unpacked_data.source, packed_data.source], [1, 1], 0)

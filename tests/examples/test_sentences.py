@@ -182,7 +182,10 @@ def segments_of_rows(batch):
   for i, row in enumerate(unmasked_rows(batch)):
     segments = batch["segment_ids"][i, : len(row)]
     ids = np.array(row)
-    a, b = (ids[(segments == n) & (ids >= FIRST_ID)].tolist() for n in (0, 1))
+    a, b = (
+      ids[(segments == segment_id) & (ids >= FIRST_ID)].tolist()
+      for segment_id in (0, 1)
+    )
     assert row == [CLS, *a, SEP, *b, *[SEP] * bool(b)]
     assert segments.sum() == (len(b) + 1 if b else 0)
     yield a, b

@@ -127,7 +127,9 @@ def test_counts_are_rounded_up_from_the_decimal_as_written(count):
     mask_options = masking.MaskOptions(count=count, mask_rate=percent / 100)
     rate = Fraction(str(mask_options.mask_rate))
     counts = masking.count_masks(numbers, numbers, mask_options)
-    assert counts.tolist() == [math.ceil(rate * n) for n in range(513)], rate
+    assert counts.tolist() == [
+      math.ceil(rate * number) for number in range(513)
+    ], rate
   mask_options = masking.MaskOptions(count=count, mask_rate=0.07)
   assert masking.count_masks(numbers, numbers, mask_options)[100] == 7
 

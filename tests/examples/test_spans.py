@@ -52,7 +52,9 @@ def albert_ngrams(words, max_columns, rng):
     ):
       num_words -= 1
     columns = {
-      c for word in words[start_index : start_index + num_words] for c in word
+      column
+      for word in words[start_index : start_index + num_words]
+      for column in word
     }
     if not columns & hidden_columns:
       hidden_columns |= columns
@@ -67,7 +69,8 @@ def spanbert_spans(words, max_columns, rng):
     if words[start_index][0] in hidden_columns:
       continue
     drawn_lengths = rng.choices(
-      range(1, 11), [0.2 * 0.8 ** (k - 1) for k in range(1, 11)]
+      range(1, 11),
+      [0.2 * 0.8 ** (span_length - 1) for span_length in range(1, 11)],
     )
     for word_index in range(
       start_index, min(start_index + drawn_lengths[0], len(words))
@@ -112,8 +115,8 @@ def test_ngrams_and_spans_are_chosen_as_published(options, choose_columns):
   words = [words_of(*row) for row in zip(maskable, word_starts, strict=True)]
   num_maskable = maskable.sum(1).tolist()
   published_columns = []
-  for i, n in enumerate(lengths.tolist()):
-    count = max(1, round(n * 0.15))
+  for i, row_length in enumerate(lengths.tolist()):
+    count = max(1, round(row_length * 0.15))
     if options is SPAN_OPTIONS:
       count = math.ceil(num_maskable[i] * 0.15)
     published_columns.append(choose_columns(words[i], min(20, count), rng))
@@ -128,7 +131,9 @@ def test_ngrams_and_spans_are_chosen_as_published(options, choose_columns):
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
         hidden_by_size[len(word)] += word[0] in columns
-    stretches_by_length = np.array([length_counts[n] for n in range(1, 16)])
+    stretches_by_length = np.array(
+      [length_counts[stretch_length] for stretch_length in range(1, 16)]
+    )
     hidden_by_column = hidden_by_column.reshape(16, 8).sum(1)
     statistics_of_both.append(
       (stretches_by_length, hidden_by_size, hidden_by_column, rows_by_count)
@@ -312,7 +317,7 @@ def test_all_pieces_of_a_word_are_hidden_or_none(algorithm, unit):
   numbers = np.arange(500, dtype=np.uint64)
   batch = recipe.build(corpus, np.repeat(elements, 500), numbers, 0)
   hidden_columns = [
-    {c - 1 for c in columns} for columns in chosen_columns(batch)
+    {column - 1 for column in columns} for columns in chosen_columns(batch)
   ]
   word_of_piece = np.cumsum(starts_word) - 1
   word_counts = collections.Counter()

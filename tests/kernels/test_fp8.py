@@ -20,8 +20,8 @@ def round_to_8_bits(x, dtype):
 def test_products_and_gradients_use_rounded_operands():
   rng = np.random.default_rng(0)
   x, kernel, gradient = (
-    rng.normal(size=s).astype(np.float32)
-    for s in ((3, 5, 8), (8, 2, 6), (3, 5, 2, 6))
+    rng.normal(size=shape).astype(np.float32)
+    for shape in ((3, 5, 8), (8, 2, 6), (3, 5, 2, 6))
   )
   y, vjp_function = jax.vjp(
     lambda x, k: fp8.product(x, k, num_summed_axes=1), x, kernel
@@ -68,8 +68,10 @@ def test_zeros_and_large_values_stay_finite():
 def test_fp8_is_used_only_if_it_is_named():
   ids = jnp.arange(12).reshape(1, 12)
   default_model, fp8_model = (
-    bert.build("tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=p)
-    for p in ("auto", "fp8")
+    bert.build(
+      "tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=products
+    )
+    for products in ("auto", "fp8")
   )
   params = fast_jit(default_model.init)(jax.random.key(0), ids)
   hidden, fp8_hidden = (

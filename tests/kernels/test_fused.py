@@ -33,7 +33,9 @@ SEED = jnp.array([3, 4], jnp.uint32)
 
 def random_arrays(*shapes):
   rng = np.random.default_rng(0)
-  return [jnp.asarray(rng.normal(size=s).astype(np.float32)) for s in shapes]
+  return [
+    jnp.asarray(rng.normal(size=shape).astype(np.float32)) for shape in shapes
+  ]
 
 
 def assert_close(outputs, expected):
@@ -376,7 +378,7 @@ def test_kernels_give_the_same_gradients_on_a_mesh():
 
 
 def lowered_text(function, *shapes):
-  arrays = [jax.ShapeDtypeStruct(s, d) for s, d in shapes]
+  arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
   gpu = jax.sharding.AbstractDevice("NVIDIA H100", 132, "gpu")
   mesh = jax.sharding.AbstractMesh((), (), abstract_device=gpu)
   with jax.sharding.use_abstract_mesh(mesh):

@@ -61,7 +61,10 @@ def hidden_states(name, *inputs):
 
 def three_rows(name):
   """Returns three rows of 32, with NUM_REAL, 20 and 32 tokens."""
-  rows = [padded_inputs(name, token_ids(1, n), 32) for n in (NUM_REAL, 20, 32)]
+  rows = [
+    padded_inputs(name, token_ids(1, num_tokens), 32)
+    for num_tokens in (NUM_REAL, 20, 32)
+  ]
   return [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
 
 

@@ -73,11 +73,17 @@ def axes_by_name(tree):
   boxes = jax.tree_util.tree_flatten_with_path(
     tree, is_leaf=lambda x: hasattr(x, "names")
   )[0]
-  return {"/".join(k.key for k in path): box.names for path, box in boxes}
+  return {
+    "/".join(entry.key for entry in path): box.names for path, box in boxes
+  }
 
 
 def test_every_published_size_is_counted():
-  variants = {(n, v) for n, f in models.FAMILIES.items() for v in f.VARIANTS}
+  variants = {
+    (name, variant)
+    for name, family in models.FAMILIES.items()
+    for variant in family.VARIANTS
+  }
   assert variants == {(name, variant) for name, variant, *_ in PUBLISHED_COUNTS}
 
 
@@ -103,7 +109,8 @@ def test_numbers_of_parameters_are_as_published(
 def test_sizes_of_generators_of_electra_are_as_published():
   """Clark et al. 2020, Table 6: 1/4, 1/3 and 1/4 of the width, heads of 64."""
   sizes = {
-    v: electra.generator_sizes(electra.build(v)) for v in electra.VARIANTS
+    variant: electra.generator_sizes(electra.build(variant))
+    for variant in electra.VARIANTS
   }
   assert sizes == {
     "small": dict(hidden=64, heads=1, mlp=256),
@@ -165,7 +172,9 @@ def test_maps_between_widths_split_only_the_width_of_the_model():
     axis_names = axes_by_name(
       param_shapes(build_for_pretraining(name, variant), BATCH_SHAPES)
     )
-    map_axis_names = {k: v for k, v in axis_names.items() if "project" in k}
+    map_axis_names = {
+      key: names for key, names in axis_names.items() if "project" in key
+    }
     assert len(map_axis_names) == (2 if name == "albert" else 4)
     for key, names in map_axis_names.items():
       expected = (None, "embed") if key.endswith("kernel") else ("embed",)

@@ -29,7 +29,7 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
     output_rows, last_states = [], []
     for direction, (kernel, bias, projection) in enumerate(weights):
       for row in range(3):
-        c, h = (s[direction, row] for s in states)
+        c, h = (state[direction, row] for state in states)
         has_begun, outputs = False, []
         for column in range(6):
           sequence_id = int(ids[direction, row, column])
@@ -53,7 +53,8 @@ def test_the_gradient_by_hand_equals_the_automatic_gradient():
         output_rows.append(jnp.stack(outputs))
         last_states.append((c, h))
     cells, output = (
-      jnp.stack(s).reshape(2, 3, -1) for s in zip(*last_states, strict=True)
+      jnp.stack(states_of_rows).reshape(2, 3, -1)
+      for states_of_rows in zip(*last_states, strict=True)
     )
     return jnp.stack(output_rows).reshape(2, 3, 6, 4), (cells, output)
 
@@ -106,4 +107,8 @@ def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
     variable.aval.shape for equation in scans for variable in equation.outvars
   ]
   # The shapes of half a kernel, of the projection and of a kernel.
-  assert not [s for s in output_shapes if s[-2:] in ((5, 28), (7, 5), (10, 28))]
+  assert not [
+    shape
+    for shape in output_shapes
+    if shape[-2:] in ((5, 28), (7, 5), (10, 28))
+  ]

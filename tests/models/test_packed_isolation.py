@@ -50,13 +50,17 @@ def make_objective_and_batches(case):
     60, seed=0, vocab_size=VOCAB_SIZE, max_sentences=4, max_words=8
   )
   corpus = corpus_from_documents(
-    documents, [[[True] * len(s) for s in d] for d in documents]
+    documents,
+    [
+      [[True] * len(sentence) for sentence in document]
+      for document in documents
+    ],
   )
   packed_recipe, single_recipe = (
     recipes.RECIPES[builder](
-      SPECIAL, VOCAB_SIZE, length=LENGTH, max_sequences=n, **options
+      SPECIAL, VOCAB_SIZE, length=LENGTH, max_sequences=max_sequences, **options
     )
-    for n in (MAX_SEQUENCES, 1)
+    for max_sequences in (MAX_SEQUENCES, 1)
   )
   examples = packed_recipe.index(corpus, 0, corpus.num_documents, 0)
   examples = examples[(examples["length"] > 0).sum(1) >= 3][:NUM_ROWS]

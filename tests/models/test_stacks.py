@@ -218,7 +218,8 @@ def test_an_albert_without_dropout_has_dropout_before_its_classifier():
   """The encoders xxlarge_v1 and *_v2 have no dropout, but the logits vary."""
   encoders_by_variant = {name: albert.build(name) for name in albert.VARIANTS}
   rates = {
-    n: (m.dropout, m.attention_dropout) for n, m in encoders_by_variant.items()
+    name: (encoder.dropout, encoder.attention_dropout)
+    for name, encoder in encoders_by_variant.items()
   }
   names_with_dropout = [
     name for name, rate in rates.items() if rate == (0.1, 0.1)
@@ -240,7 +241,7 @@ def test_an_albert_without_dropout_has_dropout_before_its_classifier():
   params = random_params(model, {"input_ids": IDS})
   run = fast_jit(functools.partial(model.apply, train=True))
   logits, other_logits = (
-    run({"params": params}, {"input_ids": IDS}, rngs=dropout_rngs(s))
-    for s in (0, 1)
+    run({"params": params}, {"input_ids": IDS}, rngs=dropout_rngs(seed))
+    for seed in (0, 1)
   )
   assert (np.asarray(logits) != np.asarray(other_logits)).all()

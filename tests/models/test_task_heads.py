@@ -62,7 +62,7 @@ def family_pooling(name):
 
 
 def test_the_pooling_of_each_family_is_as_published():
-  assert {n: f.POOLING for n, f in models.FAMILIES.items()} == {
+  assert {name: family.POOLING for name, family in models.FAMILIES.items()} == {
     "bert": heads.Pooling("tanh"),
     "roberta": heads.Pooling("tanh", input_dropout=True, dropout=0.0),
     "albert": heads.Pooling("tanh"),
@@ -77,13 +77,13 @@ def test_the_pooling_of_each_family_is_as_published():
 
 def test_the_objective_and_pooler_of_each_family_are_as_published():
   families = models.FAMILIES | models.WORD_FAMILIES
-  assert {n: f.OBJECTIVE for n, f in families.items()} == {
+  assert {name: family.OBJECTIVE for name, family in families.items()} == {
     **dict.fromkeys(("bert", "roberta", "albert"), "mlm"),
     **dict.fromkeys(("distilbert", "tinybert"), "mlm"),
     **{"electra": "electra", "gpt": "lm", "elmo": "elmo"},
   }
   families_with_pooler = {
-    n for n, f in models.FAMILIES.items() if f.PRETRAINED_POOLER
+    name for name, family in models.FAMILIES.items() if family.PRETRAINED_POOLER
   }
   assert families_with_pooler == {"bert", "albert", "tinybert"}
 
@@ -109,7 +109,7 @@ def head_in_numpy(params, vectors, activation=None):
 @pytest.mark.parametrize(
   "name,pooling",
   [
-    *((n, family_pooling(n)) for n in FAMILY_NAMES),
+    *((name, family_pooling(name)) for name in FAMILY_NAMES),
     ("electra", electra.DENSE_POOLING),
   ],
 )
@@ -159,7 +159,7 @@ def test_each_choice_has_its_own_logit(name):
   logits = np.asarray(run(choice_batch)[0])
   assert logits.shape == (2, 4) and len(np.unique(logits.round(4))) == 8
   order = np.array([2, 0, 3, 1])
-  permuted_batch = {k: x.copy() for k, x in choice_batch.items()}
+  permuted_batch = {key: x.copy() for key, x in choice_batch.items()}
   for x in permuted_batch.values():
     x[0] = x[0, order]
   permuted_logits = np.asarray(run(permuted_batch)[0])
@@ -218,7 +218,7 @@ def test_dropout_of_heads_acts_in_training_only():
       return model.apply({"params": params}, batch, train=True, rngs=rngs)
 
     logits, other_logits = (
-      np.asarray(run(params, jax.random.key(s))) for s in (0, 1)
+      np.asarray(run(params, jax.random.key(seed))) for seed in (0, 1)
     )
     assert (logits != other_logits).any() == has_dropout, model
 
@@ -254,7 +254,7 @@ def make_towers():
 def test_both_towers_read_the_same_tables():
   _, params, batch, run = make_towers()
   old_outputs = run({"params": params}, batch)
-  assert {k: x.shape for k, x in old_outputs.items()} == {
+  assert {key: x.shape for key, x in old_outputs.items()} == {
     "mlm_logits": (2, 2, 50),
     "rtd_logits": (2, 8),
   }

@@ -228,7 +228,9 @@ def make_questions(has_long_contexts=True):
   for question_number in range(12):
     animals = rng.permutation(["cat", "dog", "bird"])
     verbs = rng.permutation(["runs", "sleeps", "sings"])
-    sentences = [f"{a} {v} ." for a, v in zip(animals, verbs, strict=True)]
+    sentences = [
+      f"{animal} {verb} ." for animal, verb in zip(animals, verbs, strict=True)
+    ]
     is_unanswerable, asked_animal = (
       question_number % 3 == 0,
       animals[question_number % 2],

@@ -112,7 +112,7 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
   ).sum(-1)
   masked_places = [(0, 1), (0, 4), (0, 8), (1, 2), (1, 3)]
   token_places = [
-    (r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)
+    (row, column) for row, count in ((0, 11), (1, 6)) for column in range(count)
   ]
   kl_places = token_places if kl_tokens == "all" else masked_places
   cosine_losses = [
@@ -490,13 +490,13 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     tmp_path / "larger", prepared, family, vocab_size=num_rows, **options
   )
   tiny_models.delete_digests(larger_folder)
-  with pathlib.Path(larger_folder, "vocab.txt").open("a") as f:
-    f.writelines(f"more{i}\n" for i in range(num_pieces - 64))
+  with pathlib.Path(larger_folder, "vocab.txt").open("a") as vocab_file:
+    vocab_file.writelines(f"more{i}\n" for i in range(num_pieces - 64))
   weights = model_folder.read(larger_folder)
   arrays = dict(weights.arrays)
   word_path = "encoder/embeddings/word/embedding"
   assert arrays[word_path].shape == (num_rows, 16)
-  arrays |= {n: arrays[n][:64] for n in (word_path, "mlm/bias")}
+  arrays |= {path: arrays[path][:64] for path in (word_path, "mlm/bias")}
   cut_model = weights.config["model"] | {"vocab_size": 64}
   files = {"vocab.txt": pathlib.Path(prepared, "vocab.txt").read_bytes()}
   exact_folder = str(tmp_path / "exact")

@@ -196,7 +196,8 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   _, _, sample_key = jax.random.split(key, 3)
   logits = apply({"params": params}, batch, method="generate")
   ids, positions, original_ids, slot_weights = (
-    batch[k] for k in ("input_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+    batch[key]
+    for key in ("input_ids", "mlm_positions", "mlm_ids", "mlm_weights")
   )
   samples = objective_lib.sample(logits, sample_key, 1.0)
   sampled_input = objective_lib.write_ids(ids, positions, samples, slot_weights)
@@ -221,7 +222,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
 
   def grads(params):
     grads_of_losses = {
-      n: jax.grad(loss)(params, n) for n in ("rtd_loss", "mlm_loss")
+      name: jax.grad(loss)(params, name) for name in ("rtd_loss", "mlm_loss")
     }
     return grads_of_losses, jax.grad(loss_of_fixed_samples)(params)[
       "embeddings"

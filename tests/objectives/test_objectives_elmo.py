@@ -91,7 +91,9 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
   objective, params, batch, loss = full_softmax_case
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
-  encoder = elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
+  encoder = elmo.build(
+    **{key: value for key, value in MODEL.items() if key != "family"}
+  )
   all_layers = fast_jit(encoder.apply)(
     {"params": params["encoder"]}, batch["char_ids"]
   )
@@ -108,7 +110,7 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
     logits = vectors @ table.T + bias
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
     ids, target_weights = (
-      np.asarray(batch[f"{target}_{k}"]) for k in ("ids", "weights")
+      np.asarray(batch[f"{target}_{key}"]) for key in ("ids", "weights")
     )
     expected = -(
       np.take_along_axis(logits, ids[..., None], 2)[..., 0] * target_weights
@@ -138,8 +140,8 @@ def test_padding_enters_no_loss(full_softmax_case):
   changed_sums, _ = loss(
     params, {}, {}, changed_batch, jax.random.key(0), False
   )
-  assert {k: float(v) for k, v in sums.items()} == {
-    k: float(v) for k, v in changed_sums.items()
+  assert {key: float(value) for key, value in sums.items()} == {
+    key: float(value) for key, value in changed_sums.items()
   }
 
 
@@ -147,7 +149,9 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
   """If word t is changed, the logits that predict it stay bit-equal."""
   _, params, batch, _ = full_softmax_case
   module = elmo.ForPreTraining(
-    elmo.build(**{k: v for k, v in MODEL.items() if k != "family"})
+    elmo.build(
+      **{key: value for key, value in MODEL.items() if key != "family"}
+    )
   )
   run = fast_jit(lambda params, batch: module.apply({"params": params}, batch))
   logits = run(params, batch)
@@ -179,7 +183,8 @@ def test_the_softmax_in_chunks_gives_the_same_loss(monkeypatch):
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(3, 7, 5)), jnp.float32)
   table, bias = (
-    jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((32, 5), (32,))
+    jnp.asarray(rng.normal(size=shape), jnp.float32)
+    for shape in ((32, 5), (32,))
   )
   labels = jnp.asarray(rng.integers(0, 30, (3, 7)))
   weights = jnp.asarray(rng.integers(0, 2, (3, 7)), jnp.float32)
@@ -334,7 +339,7 @@ def test_states_of_a_batch_enter_the_next_batch():
   objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
   batch = make_batch(num_rows=2, length=8, has_backward_words=True)
   half_batches = [
-    {k: v[:, i : i + 4] for k, v in batch.items()} for i in (0, 4)
+    {key: value[:, i : i + 4] for key, value in batch.items()} for i in (0, 4)
   ]
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   compute_loss = fast_jit(objective.loss, static_argnums=5)
@@ -380,7 +385,7 @@ def test_bad_models_and_batches_are_refused():
     )
   with pytest.raises(ValueError, match="'elmo' needs next_ids"):
     stateless_objective.init(
-      key, {k: batch[k] for k in ("char_ids", "sequence_ids")}
+      key, {name: batch[name] for name in ("char_ids", "sequence_ids")}
     )
   states = nn.unbox(
     stateful_objective.init_carry(make_batch(num_rows=4, length=4))

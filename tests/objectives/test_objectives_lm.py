@@ -134,5 +134,6 @@ def test_bad_models_and_batches_are_refused(batch):
   objective = objectives.build("lm", MODEL_OPTIONS | {"family": "gpt"}, {})
   with pytest.raises(ValueError, match="'lm' needs lm_ids, lm_weights"):
     objective.init(
-      jax.random.key(0), {k: batch[k] for k in ("input_ids", "sequence_ids")}
+      jax.random.key(0),
+      {key: batch[key] for key in ("input_ids", "sequence_ids")},
     )

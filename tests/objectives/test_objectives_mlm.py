@@ -98,7 +98,7 @@ def test_the_loss_of_sentence_order_sums_over_packed_pairs():
   assert objective.coefficients == {"mlm_loss": 1.0, "sop_loss": 1.0}
 
   family = models.family("albert")
-  options = {k: v for k, v in ALBERT.items() if k != "family"}
+  options = {key: value for key, value in ALBERT.items() if key != "family"}
   module = family.ForPreTraining(family.build(**options))
   logits = fast_jit(module.apply)({"params": params}, batch)["pair_logits"]
   assert logits.shape == (2, 2, 2)
@@ -165,7 +165,9 @@ def test_the_boundary_head_agrees_with_numpy():
   the offset of the slot's token in the span.
   """
   batch = make_batch()
-  encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
+  encoder = bert.build(
+    **{key: value for key, value in BERT.items() if key != "family"}
+  )
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
   params = random_params(module, batch)
   outputs = fast_jit(module.apply)({"params": params}, batch)
