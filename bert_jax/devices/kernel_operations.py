@@ -110,7 +110,9 @@ def _is_scan(equation: Any) -> bool:
 
 def _product_sizes(equation: Any, num_runs: int) -> tuple[int, int, int, int]:
   """Returns an entry of `KernelOperations.products`."""
-  left_shape, right_shape = (x.aval.shape for x in equation.invars)
+  left_shape, right_shape = (
+    variable.aval.shape for variable in equation.invars
+  )
   (depth_axes, _), (batch_axes, _) = equation.params["dimension_numbers"]
   depth = math.prod(left_shape[axis] for axis in depth_axes)
   batch_size = math.prod(left_shape[axis] for axis in batch_axes)
@@ -135,7 +137,11 @@ def _count_operations(call: Any) -> KernelOperations:
       # A reduction computes with each element of its input, and any other
       # operation with each element of its output.
       is_reduction = name.startswith(("reduce", "arg", "cum"))
-      shapes = [x.aval.shape for x in arrays if hasattr(x.aval, "shape")]
+      shapes = [
+        variable.aval.shape
+        for variable in arrays
+        if hasattr(variable.aval, "shape")
+      ]
       shape = max(shapes, key=math.prod) if is_reduction else shapes[0]
       if shape:
         num_vector_operations += num_runs * num_registers(shape)
@@ -144,20 +150,22 @@ def _count_operations(call: Any) -> KernelOperations:
           if name in _TRANSCENDENTAL_OPERATIONS
           else 0
         )
-  outputs = [x.aval for x in call.outvars]
+  outputs = [variable.aval for variable in call.outvars]
   dimension_semantics = getattr(
     call.params["compiler_params"], "dimension_semantics", ()
   )
-  all_arrays = [*outputs, *(x.aval for x in call.invars)]
+  all_arrays = [*outputs, *(variable.aval for variable in call.invars)]
   return KernelOperations(
     name=_kernel_name(call),
-    output_bytes=sum(x.size * x.dtype.itemsize for x in outputs),
+    output_bytes=sum(output.size * output.dtype.itemsize for output in outputs),
     products=tuple(products),
     num_vector_operations=num_vector_operations,
     num_transcendental_operations=num_transcendental_operations,
     num_programs=math.prod(call.params["grid_mapping"].grid),
     is_independent="parallel" in map(str, dimension_semantics or ()),
-    bytes=sum(padded_bytes(x.shape, x.dtype.itemsize) for x in all_arrays),
+    bytes=sum(
+      padded_bytes(array.shape, array.dtype.itemsize) for array in all_arrays
+    ),
   )
 
 

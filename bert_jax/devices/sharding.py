@@ -103,7 +103,7 @@ def use_mesh(mesh: Mesh) -> Iterator[None]:
 
 
 def with_shardings(mesh: Mesh, boxed: Any) -> Any:
-  """Returns shapes and dtypes with shardings, by the rules of their axes.
+  """Returns shapes and dtypes, with shardings by the rules for logical axes.
 
   Args:
     mesh: the mesh.

@@ -198,9 +198,9 @@ def group_of(program: hlo.Program, instruction: hlo.Instruction) -> str:
   the fusion itself, or else of the fusion's last operation that has a path.
 
     group        what counts in it
-    products     fusions with a product of a layer and a weight
+    products     fusions with a matrix product of a layer's input and a weight
     attention    scores, their softmax and dropout, their products with values,
-                 and the order of heads in memory
+                 and operations that reorder heads in memory
     activations  all other operations of a layer's MLP
     norms        LayerNorm of layers, with dropout and residual
     embedding    embeddings, with their norm and dropout

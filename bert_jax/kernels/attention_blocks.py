@@ -50,7 +50,9 @@ def token_ranges(
       jax.vmap(lambda g, f=f: f(positions, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)
     )
-    return (jnp.take_along_axis(x, group_numbers, 1) for x in (first, last))
+    return (
+      jnp.take_along_axis(ends, group_numbers, 1) for ends in (first, last)
+    )
 
   first_key, last_key = group_ends(key_ids, query_ids)
   first_query, last_query = group_ends(query_ids, key_ids)
@@ -89,7 +91,10 @@ def block_ranges(
   padding = [(0, 0), (0, -first.shape[1] % block_size)]
   first = jnp.pad(first, padding, constant_values=first.shape[1])
   last = jnp.pad(last, padding, constant_values=-1)
-  first, last = (x.reshape(len(x), -1, block_size) for x in (first, last))
+  first, last = (
+    positions.reshape(len(positions), -1, block_size)
+    for positions in (first, last)
+  )
   return jnp.stack(
     [first.min(2) // other_block_size, last.max(2) // other_block_size + 1], -1
   )

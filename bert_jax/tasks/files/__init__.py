@@ -1,8 +1,8 @@
 """Reads the files in which tasks are published.
 
 Most formats have two functions. `records` reads the records of a file, and
-`parse` makes an example from a record. A record is one line of the file, or for
-example one question, with its location.
+`parse` makes an example from a record. A record holds, for example, one line or
+one question of the file, and its location for messages.
 
   tables.py: the one reader of TSV, CSV and JSON lines; start here
   label_fields.py: labels in the forms in which people write them

@@ -15,7 +15,7 @@ from bert_jax.tasks.files import tags as tags_lib
 from bert_jax.tasks.files.tables import Record, get_cell
 
 DOCUMENT_LINE = "-DOCSTART-"
-_SPACES = " \t"
+_SPACE_AND_TAB = " \t"
 
 
 class Sentence(Record):
@@ -81,7 +81,7 @@ def records(
   for line_number, line in enumerate([*tables.read_lines(path), ""], 1):
     # WNUT17 has a tab in its blank lines. In a file with one column, any white
     # space except tabs and spaces may be a word.
-    is_blank = not line.strip(_SPACES if num_columns == 1 else None)
+    is_blank = not line.strip(_SPACE_AND_TAB if num_columns == 1 else None)
     cells = line.split("\t") if "\t" in line else line.split(" ")
     if "\t" not in line:
       cells = [cell for cell in cells if cell]
@@ -101,7 +101,7 @@ def records(
         f"{location} has {len(cells)} columns, but the first line has"
         f" {num_columns}; each line needs a word and its tag."
       )
-    if not cells[indices[0]].strip(_SPACES):
+    if not cells[indices[0]].strip(_SPACE_AND_TAB):
       raise UserError(
         f"{location} has no word in column {indices[0] + 1}; a line between"
         " sentences must be blank."

@@ -161,9 +161,9 @@ def read_number(record: Record, column: str, needs_label: bool) -> float | None:
   if cell is None:
     return None
   # `float` accepts 1_000 and True, but in a file neither is a number.
-  is_no_number = isinstance(cell, bool) or "_" in str(cell)
+  is_python_spelling = isinstance(cell, bool) or "_" in str(cell)
   try:
-    number = math.nan if is_no_number else float(cell)
+    number = math.nan if is_python_spelling else float(cell)
   except (TypeError, ValueError, OverflowError):
     number = math.nan
   if not math.isfinite(number):

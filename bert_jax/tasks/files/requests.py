@@ -13,7 +13,7 @@ Example = dict[str, Any]
 
 # The spellings of the mask token in the published families.
 _MASK_TOKENS = ("[MASK]", "<mask>")
-# Punctuation that is part of the word that it touches, as in "@name".
+# Punctuation that belongs to the word beside it, as in "@name".
 _WORD_PUNCTUATION = "@#%&*/\\_-"
 
 

@@ -9,9 +9,9 @@ from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get_cell, get_int, get_text
 
-# How a user gives questions without an answer: in a file, or in rows.
-_UNANSWERED_TASK = "task squad2 has questions without an answer"
-_UNANSWERED_ROWS = "an empty list says that a question has no answer"
+# How a user says that a question has no answer: with files, or in Python.
+_UNANSWERED_IN_FILES = "task squad2 has questions without an answer"
+_UNANSWERED_IN_PYTHON = "an empty list says that a question has no answer"
 
 
 def records(path: str) -> Iterator[Record]:
@@ -96,7 +96,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   if answers is None and needs_label:
     raise UserError(
       f"{record.location} has no answers; training and validation need them"
-      f" ({by_caller(_UNANSWERED_TASK, _UNANSWERED_ROWS)})."
+      f" ({by_caller(_UNANSWERED_IN_FILES, _UNANSWERED_IN_PYTHON)})."
     )
   return dict(
     id=get_text(record, "id"),

@@ -17,10 +17,10 @@ _SURROGATE_ESCAPE_PATTERN = re.compile(r"\\u[dD]")
 
 
 class Record(NamedTuple):
-  """Holds one line of a table.
+  """Holds one record of a file: a line, or for example a question.
 
   Attributes:
-    fields: column -> cell.
+    fields: column -> cell, or key -> JSON value.
     location: "FILE:LINE", for messages.
   """
 
