@@ -80,7 +80,7 @@ def encode_texts(
       texts for example in examples for texts in example["texts"]
     ]
   flat_texts = [text for texts in texts_of_rows for text in texts]
-  encoded_texts = iter(_encode(vocabulary, flat_texts))
+  encoded_texts = iter(_encode_each_once(vocabulary, flat_texts))
   laid_out_rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
   cut_examples = []
@@ -101,7 +101,7 @@ def encode_texts(
       [row.second_begin for row in laid_out_rows], np.int32
     ),
     example_indices=np.repeat(np.arange(len(examples)), task.num_choices),
-    labels=_labels(task, [example["label"] for example in examples]),
+    labels=_label_array(task, [example["label"] for example in examples]),
     offsets=np.zeros((0, 2), np.int32),
   )
   return EncodedExamples(
@@ -110,7 +110,7 @@ def encode_texts(
   )
 
 
-def _labels(task: Task, labels: Sequence[Any]) -> np.ndarray:
+def _label_array(task: Task, labels: Sequence[Any]) -> np.ndarray:
   """Returns `Rows.labels` for the labels of examples."""
   if task.kind == "regression":
     return np.array(
@@ -176,7 +176,9 @@ def _common_prefix_length(texts: Sequence[Sequence[int]]) -> int:
   return sum(itertools.takewhile(bool, is_equal))
 
 
-def _encode(vocabulary: Vocabulary, texts: list[str]) -> list[np.ndarray]:
+def _encode_each_once(
+  vocabulary: Vocabulary, texts: list[str]
+) -> list[np.ndarray]:
   """Returns the ids of each text. Equal texts are encoded only once."""
   index_of_text = {text: i for i, text in enumerate(dict.fromkeys(texts))}
   flat_ids, lengths = vocabulary.encode_flat(list(index_of_text))

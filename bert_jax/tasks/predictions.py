@@ -326,7 +326,9 @@ def answer_questions(
     ]
     spans = _legal_spans(offsets, pairs, rules)
     context = example["context"]
-    answers.append(_answer(context, spans, null_logits, rules, from_beam))
+    answers.append(
+      _choose_answer(context, spans, null_logits, rules, from_beam)
+    )
   return answers
 
 
@@ -425,7 +427,7 @@ def _piece_ranges(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
   return ranges
 
 
-def _answer(
+def _choose_answer(
   context: str,
   spans: _Spans,
   null_logits: np.ndarray | None,

@@ -145,7 +145,7 @@ def _prepare(
     note(note_text)
   progress.describe("reading")
   paths = [
-    path for task_input in inputs for path in _input_files(task_input.path)
+    path for task_input in inputs for path in _input_paths(task_input.path)
   ]
   file_watch = files.FileWatch(
     path for path in paths if pathlib.Path(path).is_file()
@@ -292,15 +292,15 @@ def _digest_tokenizer(vocabulary: Vocabulary) -> str:
 def _digest_input(path: str) -> str:
   """Returns a hash of an input: of its content, or of the name `tfds:...`."""
   digest = hashlib.sha256()
-  for name in _input_files(path):
-    if pathlib.Path(name).is_file():
-      digest.update(bytes.fromhex(files.file_digest(name)))
+  for input_path in _input_paths(path):
+    if pathlib.Path(input_path).is_file():
+      digest.update(bytes.fromhex(files.file_digest(input_path)))
     else:
-      digest.update(name.encode())
+      digest.update(input_path.encode())
   return digest.hexdigest()
 
 
-def _input_files(path: str) -> list[str]:
+def _input_paths(path: str) -> list[str]:
   """Returns the path of an input, or the sorted paths of a folder's files."""
   if not pathlib.Path(path).is_dir():
     return [path]

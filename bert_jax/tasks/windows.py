@@ -93,7 +93,7 @@ def cut_into_windows(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
   if sum(map(len, texts)) <= capacity:
     return [list(texts)]
   if len(texts) == 1:
-    return [[window] for window in _cut(texts[0], capacity)]
+    return [[window] for window in _cut_text(texts[0], capacity)]
   first_text, second_text = texts
   capacities = [len(first_text), len(second_text)]
   longer_index = int(len(second_text) > len(first_text))
@@ -102,12 +102,12 @@ def cut_into_windows(texts: Sequence[Ids], capacity: int) -> list[list[Ids]]:
     capacities = [capacity // 2, capacity // 2]
   return [
     [first_window, second_window]
-    for first_window in _cut(first_text, capacities[0])
-    for second_window in _cut(second_text, capacities[1])
+    for first_window in _cut_text(first_text, capacities[0])
+    for second_window in _cut_text(second_text, capacities[1])
   ]
 
 
-def _cut(ids: Ids, capacity: int) -> list[Ids]:
+def _cut_text(ids: Ids, capacity: int) -> list[Ids]:
   """Cuts ids into windows that overlap by half."""
   bounds = window_bounds(len(ids), max(capacity, 1), max(capacity // 2, 1))
   return [ids[begin:end] for begin, end in bounds]

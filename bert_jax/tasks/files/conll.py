@@ -87,7 +87,7 @@ def records(
       cells = [cell for cell in cells if cell]
     if is_blank or DOCUMENT_LINE in cells:
       if words:
-        yield _sentence(path, words, tags, document_number, first_line)
+        yield _make_sentence(path, words, tags, document_number, first_line)
       words, tags = [], []
       document_number += not is_blank
       continue
@@ -162,7 +162,7 @@ def _column_indices(
   return indices
 
 
-def _sentence(
+def _make_sentence(
   path: str, words: list[str], tags: list[str], document: int, first_line: int
 ) -> Sentence:
   """Returns the record of a sentence that begins at line `first_line`."""

@@ -81,7 +81,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   Raises:
     ValueError: the record is wrong; the message names the file and question.
   """
-  answers = _answers(record)
+  answers = _read_answers(record)
   is_impossible = record.fields.get("is_impossible")
   if is_impossible not in (True, False, None):
     raise UserError(
@@ -107,7 +107,7 @@ def parse(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   )
 
 
-def _answers(record: Record) -> list[dict[str, Any]] | None:
+def _read_answers(record: Record) -> list[dict[str, Any]] | None:
   """Returns the answers of a record as [{text, answer_start}], or None."""
   answers = record.fields.get("answers")
   if answers is None:

@@ -128,7 +128,9 @@ def headless_records(
     "a file without a header needs {} ({}); mend the line, or write the names"
     " of its columns into a first line"
   )
-  yield from _records(path, rows, list(names), skipped=None, remedy=remedy)
+  yield from _records_of_rows(
+    path, rows, list(names), skipped=None, remedy=remedy
+  )
 
 
 def table_records(
@@ -151,10 +153,10 @@ def table_records(
   if len(set(names)) < len(names):
     repeated_name = next(name for name in names if names.count(name) > 1)
     raise UserError(f"{path}:1: two columns have the name {repeated_name!r}.")
-  yield from _records(path, rows, names, skipped_lines)
+  yield from _records_of_rows(path, rows, names, skipped_lines)
 
 
-def _records(
+def _records_of_rows(
   path: str,
   rows: Iterator[tuple[list[str], int]],
   names: list[str],
