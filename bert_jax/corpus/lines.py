@@ -52,8 +52,8 @@ _MESSAGE_BY_MAGIC = {
   b"\xfe\xff": "UTF-16; convert it to UTF-8",
 }
 # A line end: "\n", "\r\n" or "\r". Programs on Windows may write "\r\r\n".
-_LINE_END = re.compile(r"\r{0,2}\n|\r")
-_NEWLINE = re.compile(r"\n")
+_LINE_END_PATTERN = re.compile(r"\r{0,2}\n|\r")
+_NEWLINE_PATTERN = re.compile(r"\n")
 
 
 @contextlib.contextmanager
@@ -199,7 +199,7 @@ def read_lines(
     except UnicodeDecodeError as e:
       bad_byte = offset + len(block) - len(e.object) + e.start
       valid_text = held_back_text + e.object[: e.start].decode("utf-8")
-      bad_line = line_number + len(_LINE_END.findall(valid_text))
+      bad_line = line_number + len(_LINE_END_PATTERN.findall(valid_text))
       raise UserError(
         f"{path}: the text is not UTF-8 in line {bad_line}, at byte {bad_byte};"
         f" {remedy_for_bytes('convert the file', REPLACEMENT)}."
@@ -212,7 +212,7 @@ def read_lines(
     text = text[: len(text) - len(held_back_text)]
     # The regular expression is slow, and most files have no "\r".
     first_line, *other_lines = (
-      _LINE_END.split(text) if "\r" in text else text.split("\n")
+      _LINE_END_PATTERN.split(text) if "\r" in text else text.split("\n")
     )
     line_parts.append(first_line)
     line_size += len(first_line)
@@ -329,7 +329,9 @@ def cut_text(text: str) -> Iterator[tuple[str, str]]:
 def _split_lines(text: str) -> Iterator[str]:
   """Yields the lines of a text; a line that is too long is cut."""
   start = 0
-  for line_end in (_LINE_END if "\r" in text else _NEWLINE).finditer(text):
+  for line_end in (
+    _LINE_END_PATTERN if "\r" in text else _NEWLINE_PATTERN
+  ).finditer(text):
     yield from _cut_line("", 0, text[start : line_end.start()], cuts_lines=True)
     start = line_end.end()
   yield from _cut_line("", 0, text[start:], cuts_lines=True)

@@ -58,9 +58,9 @@ FORMAT_VERSION = 1
 # at 1.8 GB/s. BERT's 3.3 billion words make about 10 GB.
 MAX_CHECKED_BYTES = 2**35
 SPLITS = ("train", "validation")
-_ARRAYS = ("tokens", "sentences", "documents", "word_starts")
+_ARRAY_NAMES = ("tokens", "sentences", "documents", "word_starts")
 _DATA_FILES = (
-  *(f"{split}.{array}" for split in SPLITS for array in _ARRAYS),
+  *(f"{split}.{array}" for split in SPLITS for array in _ARRAY_NAMES),
   "train.unigrams",
 )
 
@@ -251,7 +251,7 @@ def open_split(
     sizes["documents"],
   )
   tokens_path, sentences_path, documents_path, word_starts_path = (
-    pathlib.Path(folder, f"{split}.{array}") for array in _ARRAYS
+    pathlib.Path(folder, f"{split}.{array}") for array in _ARRAY_NAMES
   )
   return Corpus(
     tokens=_map_file(tokens_path, dtype, num_tokens),

@@ -33,7 +33,7 @@ PROGRESS_FILE = "progress.json"
 LOCK_FILE = "lock"
 # The name of each array that `SplitWriter` writes -> its dtype. None means the
 # dtype of token ids. The other arrays are offsets, and begin with an extra 0.
-_ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
+_ARRAY_DTYPES = {"tokens": None, "sentences": np.int64, "documents": np.int64}
 # The number of tokens that `write_derived_files` reads at once. It writes a bit
 # for each token, so this number is a multiple of 8, to fill whole bytes.
 _BLOCK_TOKENS = 2**22
@@ -156,7 +156,7 @@ class SplitWriter:
     # File -> the number of tokens, sentences or documents in it.
     self._counts: dict[str, int] = {}
     for split in reader.SPLITS:
-      for array_name, array_dtype in _ARRAYS.items():
+      for array_name, array_dtype in _ARRAY_DTYPES.items():
         file_name = f"{split}.{array_name}"
         path = pathlib.Path(partial_folder, file_name)
         file = open_unless_link(path)
@@ -196,7 +196,7 @@ class SplitWriter:
     return {
       split: {
         array_name: self._counts[f"{split}.{array_name}"]
-        for array_name in _ARRAYS
+        for array_name in _ARRAY_DTYPES
       }
       for split in reader.SPLITS
     }

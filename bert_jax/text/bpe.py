@@ -39,10 +39,10 @@ GPT2_TOKENS = dict(
 GPT1_TOKENS = dict(unk="<unk>")
 END_OF_WORD = "</w>"
 # Patterns for `Vocabulary.chunk_pattern`. A space between two words belongs to
-# the second word. _ASCII_PATTERN cuts ASCII as encoder.py of GPT-2 does. But it
-# does not cut before a character that is not ASCII, because this character
-# could belong to the word before it.
-_ASCII_PATTERN = re.compile(
+# the second word. _ASCII_CHUNK_PATTERN cuts ASCII as encoder.py of GPT-2 does.
+# But it does not cut before a character that is not ASCII, because this
+# character could belong to the word before it.
+_ASCII_CHUNK_PATTERN = re.compile(
   r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
   r"| ?[^ ]+"
 )
@@ -142,7 +142,7 @@ def chunk_fields(add_prefix_space: bool) -> dict[str, Any]:
     # Take whole words, because each chunk gets a space before it.
     return dict(chunk_pattern=SPACE_WORD_PATTERN, uncut_pattern=_UNCUT_PATTERN)
   return dict(
-    chunk_pattern=_ASCII_PATTERN,
+    chunk_pattern=_ASCII_CHUNK_PATTERN,
     uncut_pattern=_UNCUT_PATTERN,
     normalize_ascii=_to_byte_letters,
   )

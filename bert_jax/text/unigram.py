@@ -67,14 +67,14 @@ _PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
 # the published rule, which is for English.
 WORD_STARTS = ("space", "albert")
 # The numbers of ModelProto's fields pieces, trainer_spec and normalizer_spec.
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_PIECES_FIELD, _TRAINER_FIELD, _NORMALIZER_FIELD = 1, 2, 3
 # The numbers of the fields piece and score in a message of type SentencePiece.
-_PIECE, _SCORE = 1, 2
+_PIECE_FIELD, _SCORE_FIELD = 1, 2
 # The number of TrainerSpec's field model_type, and the value of this field for
 # a unigram model, the default.
-_MODEL_TYPE, _UNIGRAM = 3, 1
+_MODEL_TYPE_FIELD, _UNIGRAM_TYPE = 3, 1
 # The numbers of NormalizerSpec's fields name and precompiled_charsmap.
-_NAME, _CHARSMAP = 1, 2
+_NAME_FIELD, _CHARSMAP_FIELD = 1, 2
 # The wire types of fields. A field of type _COUNTED_BYTES holds a number n, and
 # then n bytes.
 _VARINT, _EIGHT_BYTES, _COUNTED_BYTES, _FOUR_BYTES = 0, 1, 2, 5
@@ -321,24 +321,24 @@ def parse_model(content: bytes, source: str) -> ModelFile:
   pieces: list[str] = []
   scores: list[float] = []
   charsmap, rules_name = b"", ""
-  model_type: int | bytes = _UNIGRAM
+  model_type: int | bytes = _UNIGRAM_TYPE
   try:
     for field_number, message in _read_fields(content):
-      if field_number not in (_PIECES, _TRAINER, _NORMALIZER):
+      if field_number not in (_PIECES_FIELD, _TRAINER_FIELD, _NORMALIZER_FIELD):
         continue
       fields = dict(_read_fields(_as_bytes(message)))
-      if field_number == _PIECES:
-        pieces.append(_as_bytes(fields[_PIECE]).decode("utf-8"))
-        score_bytes = _as_bytes(fields.get(_SCORE, bytes(4)))
+      if field_number == _PIECES_FIELD:
+        pieces.append(_as_bytes(fields[_PIECE_FIELD]).decode("utf-8"))
+        score_bytes = _as_bytes(fields.get(_SCORE_FIELD, bytes(4)))
         scores.append(struct.unpack("<f", score_bytes)[0])
-      elif field_number == _TRAINER:
-        model_type = fields.get(_MODEL_TYPE, _UNIGRAM)
+      elif field_number == _TRAINER_FIELD:
+        model_type = fields.get(_MODEL_TYPE_FIELD, _UNIGRAM_TYPE)
       else:
-        charsmap = _as_bytes(fields.get(_CHARSMAP, b""))
-        rules_name = _as_bytes(fields.get(_NAME, b"")).decode("utf-8")
+        charsmap = _as_bytes(fields.get(_CHARSMAP_FIELD, b""))
+        rules_name = _as_bytes(fields.get(_NAME_FIELD, b"")).decode("utf-8")
   except (KeyError, ValueError, TypeError, struct.error) as e:
     raise UserError(f"{source} is not a SentencePiece model ({e}).") from e
-  if not pieces or model_type != _UNIGRAM:
+  if not pieces or model_type != _UNIGRAM_TYPE:
     raise UserError(f"{source} is not a unigram model of SentencePiece.")
   check_charsmap(charsmap, source)
   id_by_piece: dict[str, int] = {}
