@@ -142,15 +142,15 @@ def check_parameter_sizes(mesh: Mesh, boxed: Any) -> None:
     boxed, is_leaf=lambda x: hasattr(x, "names")
   )
   for path, leaf in leaves:
-    for size, name in zip(leaf.value.shape, leaf.names, strict=True):
-      axis = rules.get(name)
-      if axis and size % mesh.shape[axis]:
+    for size, logical_axis in zip(leaf.value.shape, leaf.names, strict=True):
+      mesh_axis = rules.get(logical_axis)
+      if mesh_axis and size % mesh.shape[mesh_axis]:
         parameter = jax.tree_util.keystr(path, simple=True, separator="/")
-        divisor = math.gcd(size, mesh.shape[axis])
+        divisor = math.gcd(size, mesh.shape[mesh_axis])
         raise UserError(
-          f"{SIZE_KEYS[name]}={size} (of {parameter}) is not a multiple of"
-          f" mesh.{axis}={mesh.shape[axis]}; choose a mesh.{axis} that divides"
-          f" it, for example {divisor}."
+          f"{SIZE_KEYS[logical_axis]}={size} (of {parameter}) is not a multiple"
+          f" of mesh.{mesh_axis}={mesh.shape[mesh_axis]}; choose a"
+          f" mesh.{mesh_axis} that divides it, for example {divisor}."
         )
 
 

@@ -283,15 +283,15 @@ def _group_size(call: str, num_devices: int) -> int:
     replica_groups=[2,2]<=[4]
     replica_groups=mesh['data'=4,'fsdp'=2] {'data'}
   """
-  if listed_groups := re.search(r"replica_groups=\{\{([\d,]+)\}", call):
-    return len(listed_groups[1].split(","))
-  if tiled_groups := re.search(r"replica_groups=\[\d+,(\d+)\]", call):
-    return int(tiled_groups[1])
-  if named_groups := re.search(
+  if listed_match := re.search(r"replica_groups=\{\{([\d,]+)\}", call):
+    return len(listed_match[1].split(","))
+  if tiled_match := re.search(r"replica_groups=\[\d+,(\d+)\]", call):
+    return int(tiled_match[1])
+  if named_match := re.search(
     r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", call
   ):
-    sizes = dict(re.findall(r"('[^']+')=(\d+)", named_groups[1]))
-    names = re.findall(r"'[^']+'", named_groups[2])
+    sizes = dict(re.findall(r"('[^']+')=(\d+)", named_match[1]))
+    names = re.findall(r"'[^']+'", named_match[2])
     return math.prod(int(sizes.get(name, 1)) for name in names)
   return num_devices
 

@@ -288,13 +288,15 @@ def _forward_kernel(
   program = _Program(query_hashes, key_hashes, q_ids, k_ids, **options)
   keep_scale = 1.0 / (1.0 - program.rate)
   for group in program.groups(query.shape[1]):
-    keys = [group.only(i, key[:, group.columns]) for i in range(group.size)]
+    keys_of_heads = [
+      group.only(i, key[:, group.columns]) for i in range(group.size)
+    ]
     values = value[:, group.columns]
     for block in program.blocks:
       mixed_rows = []
       for i in range(group.size):
         weights, inverse_sums, _ = program.exponentials(
-          query[block, group.columns], keys[i], block
+          query[block, group.columns], keys_of_heads[i], block
         )
         weights = program.drop(weights, group.first + i, block)
         # The product has a row for each column of the values.
@@ -390,12 +392,12 @@ def _backward_kernel(
       query_gradient_rows.append(group.rows(i, products) * factor)
     assert key_gradient is not None and value_gradient is not None
     query_gradient = jnp.concatenate(query_gradient_rows, 0).T
-    outputs = query_gradient, key_gradient, value_gradient
-    for i, (output, ref) in enumerate(
-      zip(outputs, (d_query, d_key, d_value), strict=True)
+    gradients_of_group = query_gradient, key_gradient, value_gradient
+    for i, (group_gradient, ref) in enumerate(
+      zip(gradients_of_group, (d_query, d_key, d_value), strict=True)
     ):
-      ref[:, columns] = output.astype(dtype)
-      sums[i, :, columns] = output.sum(0, keepdims=True)
+      ref[:, columns] = group_gradient.astype(dtype)
+      sums[i, :, columns] = group_gradient.sum(0, keepdims=True)
 
 
 # The arguments `heads`, `rate`, `causal` and `interpret` of `attention`.
@@ -432,16 +434,16 @@ def _run_kernel(
     num_rows, length, width = arrays[0].shape
     heads = width // head_dim
     num_heads = heads_of_program(heads, head_dim, length)
-    columns = columns_of_keys(length)
+    num_key_columns = columns_of_keys(length)
     block_width = num_heads * head_dim
     block_spec = pl.BlockSpec(
       (None, length, block_width), lambda b, h: (b, 0, h)
     )
     in_specs = [
       pl.BlockSpec((None, num_heads, 1, length), lambda b, h: (b, h, 0, 0)),
-      pl.BlockSpec((length, columns), lambda b, h: (0, 0)),
+      pl.BlockSpec((length, num_key_columns), lambda b, h: (0, 0)),
       pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0)),
-      pl.BlockSpec((None, length, columns), lambda b, h: (b, 0, 0)),
+      pl.BlockSpec((None, length, num_key_columns), lambda b, h: (b, 0, 0)),
     ]
     output_shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
     out_specs, out_shapes = [block_spec], [output_shape]
@@ -454,7 +456,9 @@ def _run_kernel(
       out_specs = [*out_specs * 3, sum_spec]
       out_shapes = [*out_shapes * 3, sum_shape]
       scratch_shapes = [pltpu.VMEM((length, length), arrays[0].dtype)] * 2
-    key_ids = jnp.broadcast_to(ids[:, :, None], (num_rows, length, columns))
+    key_ids = jnp.broadcast_to(
+      ids[:, :, None], (num_rows, length, num_key_columns)
+    )
     return pl.pallas_call(
       functools.partial(kernel, head_dim=head_dim, rate=rate, causal=causal),
       grid=(num_rows, heads // num_heads),

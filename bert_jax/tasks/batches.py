@@ -137,8 +137,10 @@ class Batches:
       # Shuffle the batches, but keep an incomplete batch at the end.
       num_full_batches = num_entries // batch_size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
-      bits = hashing.bits(key, np.arange(num_full_batches))
-      batches[:num_full_batches] = batches[np.argsort(bits, kind="stable")]
+      random_bits = hashing.bits(key, np.arange(num_full_batches))
+      batches[:num_full_batches] = batches[
+        np.argsort(random_bits, kind="stable")
+      ]
     return batches
 
   def _sort_in_pools(self, order: np.ndarray) -> np.ndarray:

@@ -138,12 +138,12 @@ def encode_questions(
       notes.setdefault(fault, []).append(example["id"])
     question = np.array(question_ids[:max_question_tokens], np.int32)
     first_context_column = len(begin) + len(question) + len(between)
-    capacity = length - num_special_tokens - len(question)
+    context_capacity = length - num_special_tokens - len(question)
     window_stride = (
-      min(STRIDE, max(capacity // 2, 1)) if stride is None else stride
+      min(STRIDE, max(context_capacity // 2, 1)) if stride is None else stride
     )
     for window_begin, window_end in window_bounds(
-      len(context.ids), capacity, window_stride
+      len(context.ids), context_capacity, window_stride
     ):
       row_arrays = [
         begin,

@@ -233,19 +233,19 @@ def _build_rows(
       len(prefix) + end - begin + len(suffix), -1, np.int64
     )
     pieces = slice(window.label_begin, window.label_end)
-    shift = len(prefix) - begin
-    columns = slice(shift + pieces.start, shift + pieces.stop)
+    column_shift = len(prefix) - begin
+    columns = slice(column_shift + pieces.start, column_shift + pieces.stop)
     word_of_token[columns] = flat_words.word_of_first_piece[pieces]
     word_arrays.append(word_of_token)
     row_lengths.append(len(word_of_token))
-  all_words = np.concatenate(word_arrays)
-  labels = np.full(len(all_words), -1, np.int32)
-  offsets = np.full((len(all_words), 2), -1, np.int32)
-  is_labelled = all_words >= 0
-  labels[is_labelled] = flat_words.tags[all_words[is_labelled]]
-  offsets[is_labelled] = flat_words.index_in_example[all_words[is_labelled]][
-    :, None
-  ]
+  word_of_all_tokens = np.concatenate(word_arrays)
+  labels = np.full(len(word_of_all_tokens), -1, np.int32)
+  offsets = np.full((len(word_of_all_tokens), 2), -1, np.int32)
+  is_labelled = word_of_all_tokens >= 0
+  labels[is_labelled] = flat_words.tags[word_of_all_tokens[is_labelled]]
+  offsets[is_labelled] = flat_words.index_in_example[
+    word_of_all_tokens[is_labelled]
+  ][:, None]
   return Rows(
     ids=np.concatenate(id_arrays),
     starts=np.cumsum(row_lengths, dtype=np.int64),

@@ -140,14 +140,16 @@ def parse_inputs(task_format: TaskFormat, texts: Iterable[str]) -> list[Input]:
   """
   inputs = []
   for text in texts:
-    split, equal, path = text.partition("=")
+    split, equals_sign, path = text.partition("=")
     if text == tfds.TFDS and task_format.tfds_name:
       split_names = tfds.splits(task_format.tfds_name)
       inputs += [
         Input(name, f"{tfds.PREFIX}{task_format.tfds_name}:{name}")
         for name in split_names
       ]
-    elif not equal or not _SPLIT_NAME_PATTERN.fullmatch(split) or not path:
+    elif (
+      not equals_sign or not _SPLIT_NAME_PATTERN.fullmatch(split) or not path
+    ):
       raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
         + (", or tfds." if task_format.tfds_name else ".")

@@ -86,12 +86,12 @@ def parse_columns(text: str, kind: str) -> dict[str, Any]:
   columns_by_role: dict[str, Any] = {}
   label_columns: list[str] = []
   for assignment in tables.split_commas(text, "--columns"):
-    role, equal, column = map(str.strip, assignment.partition("="))
+    role, equals_sign, column = map(str.strip, assignment.partition("="))
     is_multi_label = kind == "multi_label" and role == "label"
     is_repeated = (
       column in label_columns if is_multi_label else role in columns_by_role
     )
-    if not equal or role not in roles or is_repeated or not column:
+    if not equals_sign or role not in roles or is_repeated or not column:
       raise UserError(
         f"--columns={text}: {assignment!r} is not ROLE=COLUMN, or is there"
         f" twice; the roles of kind {kind} are {', '.join(roles)}."
