@@ -89,6 +89,10 @@ class _Parameter:
 
   def scatter(self, gradient: jax.Array) -> jax.Array:
     if self.stored.sharding != self.gathered.sharding:
+      if not self.is_layered:
+        # GPT-1's logits are made in a loop. Without this, the loop sums the
+        # table's gradient over the devices in each iteration.
+        gradient = self._constrain(gradient, self.gathered)
       gradient = self._constrain(gradient, self.stored)
     return gradient.astype(self.stored.dtype)
 
