@@ -202,9 +202,9 @@ def _backward_kernel(
 
   def add_tile(step: Array, carry: Any) -> Any:
     (d_bias, d_scale, d_shift), tile_arrays = carry
-    i = program.index + step * num_programs
+    tile_index = program.index + step * num_programs
     # Read the next tile while this tile is summed up.
-    next_arrays = read(i + num_programs)
+    next_arrays = read(tile_index + num_programs)
     tiles, (mean, inverse_deviation, row_hashes) = (
       tile_arrays[:4],
       tile_arrays[4:],
@@ -231,10 +231,10 @@ def _backward_kernel(
     d_tile = inverse_deviation * (
       d_normalised - mean_gradient - normalised_tile * mean_product
     )
-    program.store(d_x, tile_rows(i), block=d_tile)
+    program.store(d_x, tile_rows(tile_index), block=d_tile)
     if plan.rate:
       d_tile = d_tile * factors
-      program.store(d_y, tile_rows(i), block=d_tile)
+      program.store(d_y, tile_rows(tile_index), block=d_tile)
     return (d_bias + d_tile.sum(0), d_scale, d_shift), next_arrays
 
   zeros = jnp.zeros(plan.columns_per_block, jnp.float32)

@@ -17,6 +17,8 @@ The scores are transposed, with keys as rows and queries as columns. So sums and
 maxima over keys add and compare whole registers. An array with a number for
 each query is one row, [1, l]. An array with a number for each key has many
 equal columns; see `columns_of_keys`.
+
+The product `fused.dot(a, b, (i, j))` sums over axis i of `a` and axis j of `b`.
 """
 
 import dataclasses
@@ -99,14 +101,14 @@ def heads_of_program(heads: int, head_dim: int, length: int) -> int:
 
 def queries_of_block(length: int) -> int:
   """Returns the number of queries whose scores are computed together."""
-  sizes = [size for size in BLOCK_SIZES if length % size == 0]
-  return sizes[0] if sizes else length
+  divisors = [size for size in BLOCK_SIZES if length % size == 0]
+  return divisors[0] if divisors else length
 
 
 def columns_of_keys(length: int) -> int:
   """Returns how many equal columns an array with a number for each key has."""
-  block = queries_of_block(length)
-  return block if block % REGISTER_COLUMNS else REGISTER_COLUMNS
+  num_queries = queries_of_block(length)
+  return num_queries if num_queries % REGISTER_COLUMNS else REGISTER_COLUMNS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,13 +214,17 @@ class _Program:
     """Returns the groups of heads in arrays of `width` columns."""
     heads = width // self.head_dim
     size = group_size(heads, self.head_dim)
-    return [_HeadGroup(i, size, self.head_dim) for i in range(0, heads, size)]
+    return [
+      _HeadGroup(first=first_head, size=size, head_dim=self.head_dim)
+      for first_head in range(0, heads, size)
+    ]
 
   def _of_keys(self, numbers: Ref, block: slice) -> Array:
     """Returns the keys' numbers in a column for each query of the block."""
-    columns = numbers[...]
+    equal_columns = numbers[...]
     return jnp.concatenate(
-      [columns] * ((block.stop - block.start) // columns.shape[1]), 1
+      [equal_columns] * ((block.stop - block.start) // equal_columns.shape[1]),
+      1,
     )
 
   def exponentials(
@@ -289,20 +295,21 @@ def _forward_kernel(
   keep_scale = 1.0 / (1.0 - program.rate)
   for group in program.groups(query.shape[1]):
     keys_of_heads = [
-      group.only(i, key[:, group.columns]) for i in range(group.size)
+      group.only(head_in_group, key[:, group.columns])
+      for head_in_group in range(group.size)
     ]
     values = value[:, group.columns]
     for block in program.blocks:
       mixed_rows = []
-      for i in range(group.size):
+      for head_in_group in range(group.size):
         weights, inverse_sums, _ = program.exponentials(
-          query[block, group.columns], keys_of_heads[i], block
+          query[block, group.columns], keys_of_heads[head_in_group], block
         )
-        weights = program.drop(weights, group.first + i, block)
+        weights = program.drop(weights, group.first + head_in_group, block)
         # The product has a row for each column of the values.
         mixed_columns = fused.dot(values, weights.astype(value.dtype), (0, 0))
         mixed_rows.append(
-          group.rows(i, mixed_columns) * (inverse_sums * keep_scale)
+          group.rows(head_in_group, mixed_columns) * (inverse_sums * keep_scale)
         )
       out[block, group.columns] = jnp.concatenate(mixed_rows, 0).T.astype(
         out.dtype
@@ -354,9 +361,9 @@ def _backward_kernel(
     query_gradient_rows = []
     key_gradient: Array | None = None
     value_gradient: Array | None = None
-    for i in range(group.size):
-      key_of_head = group.only(i, key[:, columns])
-      value_of_head = group.only(i, value[:, columns])
+    for head_in_group in range(group.size):
+      key_of_head = group.only(head_in_group, key[:, columns])
+      value_of_head = group.only(head_in_group, value[:, columns])
       for block in program.blocks:
         weights, inverse_sums, sees_a_key = program.exponentials(
           query[block, columns], key_of_head, block
@@ -366,10 +373,10 @@ def _backward_kernel(
         # The products below are multiplied by `keep_scale`, the scale of
         # dropout.
         kept_weights[:, block] = program.drop(
-          weights, group.first + i, block
+          weights, group.first + head_in_group, block
         ).astype(dtype)
         weighted_gradients = program.drop(
-          weights * d_weights, group.first + i, block
+          weights * d_weights, group.first + head_in_group, block
         )
         d_block = weighted_gradients - weights * weighted_gradients.sum(
           0, keepdims=True
@@ -378,26 +385,26 @@ def _backward_kernel(
       d_scores_of_head = d_scores[...]
       factor = keep_scale * program.scale
       value_gradient = group.merge(
-        i,
+        head_in_group,
         fused.dot(kept_weights[...], gradient[:, columns], (1, 0)) * keep_scale,
         value_gradient,
       )
       key_gradient = group.merge(
-        i,
+        head_in_group,
         fused.dot(d_scores_of_head, query[:, columns], (1, 0)) * factor,
         key_gradient,
       )
       # The product has a row for each column of the keys.
       products = fused.dot(key[:, columns], d_scores_of_head, (0, 0))
-      query_gradient_rows.append(group.rows(i, products) * factor)
+      query_gradient_rows.append(group.rows(head_in_group, products) * factor)
     assert key_gradient is not None and value_gradient is not None
     query_gradient = jnp.concatenate(query_gradient_rows, 0).T
     gradients_of_group = query_gradient, key_gradient, value_gradient
-    for i, (group_gradient, ref) in enumerate(
+    for projection, (group_gradient, ref) in enumerate(
       zip(gradients_of_group, (d_query, d_key, d_value), strict=True)
     ):
       ref[:, columns] = group_gradient.astype(dtype)
-      sums[i, :, columns] = group_gradient.sum(0, keepdims=True)
+      sums[projection, :, columns] = group_gradient.sum(0, keepdims=True)
 
 
 # The arguments `heads`, `rate`, `causal` and `interpret` of `attention`.
@@ -433,14 +440,17 @@ def _run_kernel(
   ) -> Any:
     num_rows, length, width = arrays[0].shape
     heads = width // head_dim
-    num_heads = heads_of_program(heads, head_dim, length)
+    heads_per_program = heads_of_program(heads, head_dim, length)
     num_key_columns = columns_of_keys(length)
-    block_width = num_heads * head_dim
+    block_width = heads_per_program * head_dim
     block_spec = pl.BlockSpec(
       (None, length, block_width), lambda b, h: (b, 0, h)
     )
+    # The blocks of the first four arguments of the kernel.
     in_specs = [
-      pl.BlockSpec((None, num_heads, 1, length), lambda b, h: (b, h, 0, 0)),
+      pl.BlockSpec(
+        (None, heads_per_program, 1, length), lambda b, h: (b, h, 0, 0)
+      ),
       pl.BlockSpec((length, num_key_columns), lambda b, h: (0, 0)),
       pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0)),
       pl.BlockSpec((None, length, num_key_columns), lambda b, h: (b, 0, 0)),
@@ -461,7 +471,7 @@ def _run_kernel(
     )
     return pl.pallas_call(
       functools.partial(kernel, head_dim=head_dim, rate=rate, causal=causal),
-      grid=(num_rows, heads // num_heads),
+      grid=(num_rows, heads // heads_per_program),
       in_specs=[*in_specs, *[block_spec] * len(arrays)],
       out_specs=out_specs,
       out_shape=out_shapes,
