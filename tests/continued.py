@@ -128,7 +128,7 @@ def build_reference(name, sizes, seed=0):
 
 
 def config_of(family, prepared_folder, model_folder, **changes):
-  """Returns a published config, made small, that starts from a model."""
+  """Returns a small version of a published config that starts from a model."""
   config = configs.load_defaults(REFERENCES[family][2])
   small_values = {
     "init_from": str(model_folder),

@@ -9,7 +9,7 @@ sizes and step counts small. Some commands are not run:
 * The extras of pip commands and the targets of make commands are looked up in
   pyproject.toml and in the Makefile. `git clone` is not checked.
 * The flags of benchmarks that need a GPU or much time are only parsed.
-* Commands that need the TPU's compiler may fail if it is not installed.
+* Commands that need the TPU's compiler may fail if libtpu is not installed.
 * Commands that need ELMo's test data or pandas are left out if these are not
   there.
 """
@@ -62,8 +62,8 @@ REPLACEMENTS = {
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
 }
-# A text in a program of a page -> its replacement. At this small size, ELMo is
-# in the folder DIR, which an earlier command of the pages wrote.
+# A text in a program of a page -> its replacement. An earlier command of the
+# pages wrote an ELMo model into the folder DIR.
 PROGRAM_REPLACEMENTS = {
   '"DIR"': '"runs/mine"',
   '"runs/elmo_original"': '"DIR"',
@@ -128,7 +128,7 @@ class Command(NamedTuple):
   Attributes:
     page: the page's path.
     text: the command, on one line.
-    is_program: True for a block of Python.
+    is_program: True for a block of Python code, False for a command line.
   """
 
   page: str
@@ -144,8 +144,8 @@ class Outcome(NamedTuple):
     command_run: the command that was run, with small sizes; empty if none was
       run.
     seconds: the time that the command took; 0 if it was not run.
-    error: the last lines of its output, or what `check_install` found; None if
-      all is well.
+    error: the last lines of the command's output if it failed, or what
+      `check_install` found; None if all is well.
   """
 
   command: Command
@@ -457,7 +457,7 @@ def _make_room_for_output(words: list[str], folder: pathlib.Path) -> list[str]:
 
 
 def _expand_patterns(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Expands the patterns in a command with `submission`, as a shell would."""
+  """Expands patterns of paths in a `submission` command, as a shell does."""
   expanded = []
   for word in words:
     is_pattern = "*" in word and "submission" in words
@@ -489,7 +489,7 @@ def run_all(folder: pathlib.Path, only: str = "") -> Iterator[Outcome]:
   for command in [*first_commands, *all_commands()]:
     if only in command.text or command.page == "set up":
       yield run_command(command, folder)
-      # Other commands train on the prepared Wikipedia.
+      # Other commands train on data/wiki, so link it to this prepared folder.
       if command.text.startswith("bert_jax prepare --input 'text"):
         wiki_folder = folder / "data" / "wiki"
         if not wiki_folder.exists():

@@ -148,7 +148,7 @@ def test_wrong_types_in_an_index_are_refused(tmp_path, weight_map):
 
 
 def test_names_of_temporary_files_cannot_be_guessed(tmp_path, monkeypatch):
-  """So a writer follows no link that another user put into the folder."""
+  """A writer then follows no link that another user put into the folder."""
   victim = tmp_path / "victim"
   victim.write_text("old")
   names_and_flags = []

@@ -41,7 +41,7 @@ def test_keys_depend_on_all_labels_in_order():
 
 def test_draws_have_the_broadcast_shape():
   with warnings.catch_warnings():
-    # numpy warns if a product of two numbers, which are not arrays, overflows.
+    # numpy warns if a product of scalars overflows. A draw must not warn.
     warnings.simplefilter("error")
     for draw in (hashing.bits, hashing.bits32):
       single_draw = draw(7, 2**63, 3)

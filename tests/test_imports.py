@@ -35,7 +35,7 @@ VERB_FUNCTIONS = ("add_flags", "run")
 
 
 class Room(NamedTuple):
-  """Lists what a room may import besides its own files and Python's library.
+  """Lists what a room may import besides its files and the standard library.
 
   Attributes:
     rooms: the names of rooms, all of which stand above this room in `ROOMS`.
@@ -150,7 +150,7 @@ def imports_of(tree):
       names = [f"{node.module}.{alias.name}" for alias in node.names]
     elif isinstance(node, ast.Constant) and node.value in PATH_BY_MODULE:
       if node.value in ENTRY_MODULES:
-        continue  # Messages and queries of the version have the package's name.
+        continue  # The package's name in a message, or to read its version.
       yield Import(node.value, node.lineno, False)
       continue
     else:

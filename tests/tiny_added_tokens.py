@@ -77,7 +77,7 @@ def added_by_id(vocabulary):
 
 
 def write_model(path, family, declaring_file):
-  """Writes a transformers folder whose added tokens stand in one file.
+  """Writes a transformers folder that declares its added tokens in one file.
 
   Args:
     path: the folder to write.

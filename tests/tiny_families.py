@@ -40,7 +40,7 @@ def build_encoder(name, **overrides):
 
 
 def param_shapes(module, *inputs, **static):
-  """Returns the shapes of the parameters, boxed with logical axis names."""
+  """Returns the shapes of the parameters, in boxes with their axis names."""
   init = functools.partial(module.init, **static)
   return jax.eval_shape(init, jax.random.key(0), *inputs)["params"]
 

@@ -57,7 +57,7 @@ def write_jsonl(path, texts) -> str:
 
 
 def read_texts(folder: str) -> list[str]:
-  """Returns all documents of a prepared folder, split after split."""
+  """Returns the texts of a prepared folder, one split after the other."""
   prepared_folder = reader.open_prepared(folder)
   texts = []
   for corpus in prepared_folder.splits.values():
@@ -296,7 +296,7 @@ def test_a_finished_pass_is_not_repeated(
   arguments = {"filters": ALL_FILTERS, "save_seconds": 0}
   with pytest.raises(KeyboardInterrupt):
     prepare.prepare(path, vocab_path, output, **arguments)
-  # A second pass of the filters would call this function.
+  # A second pass of the filters would call this function, and fail.
   monkeypatch.setattr(filters_module, "make_judge", None)
   prepare.prepare(path, vocab_path, output, **arguments)
   assert contents_of(output) == contents_of(uninterrupted_output)

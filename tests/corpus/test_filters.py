@@ -1,4 +1,4 @@
-"""Tests that filters measure documents rightly, by exact calculations."""
+"""Tests the filters of documents; exact values check what they measure."""
 
 import random
 import tracemalloc

@@ -344,7 +344,7 @@ class TestParquet:
       ValueError, match=r"a\.parquet is not a readable Parquet"
     ):
       read_documents(path)
-    begin_of_damage = content.index(b"Text 4000000")  # Group 3 begins here.
+    begin_of_damage = content.index(b"Text 4000000")  # Row 2000 begins here.
     end_of_damage = begin_of_damage + 20000
     write_file(
       path,

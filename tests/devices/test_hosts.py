@@ -179,7 +179,7 @@ def read_arrays(workdir, step):
 
 
 def assert_close_runs(first_run, second_run):
-  """Checks that two runs log the same and have equal last checkpoints.
+  """Checks that two runs log equal numbers and have equal last checkpoints.
 
   Numbers may differ by 1e-5, and gradient norms by a factor of 1 + 1e-4.
   """

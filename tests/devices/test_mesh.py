@@ -117,22 +117,22 @@ def test_the_program_has_every_sharding_constraint(folder_and_report):
   assert report["constraints"] == {"with": 10, "without": 0}
 
 
-def test_added_rows_of_the_word_table_stay_zero(folder_and_report):
-  """In memory, the word table has added rows of zeros, so that it can be split.
+def test_vectors_added_to_the_word_table_stay_zero(folder_and_report):
+  """Vectors of zeros are added to the word table, so that it can be split.
 
-  Checkpoints have only the 61 rows of the pieces.
+  Checkpoints have only the 61 vectors of the pieces.
   """
   folder, report = folder_and_report
-  for mesh, num_rows in report["rows"].items():
+  for mesh, num_vectors in report["rows"].items():
     tensor = int(mesh.split("x")[2])
-    assert num_rows == {1: 61, 2: 62, 4: 64}[tensor]
+    assert num_vectors == {1: 61, 2: 62, 4: 64}[tensor]
     saved_arrays = read_arrays(folder, mesh)
     assert [
       len(array) for name, array in saved_arrays.items() if "['word']" in name
     ] == [61] * 3
   assert report["padded_rows_are_zero"]
   assert report["padded_probability"] == 0.0
-  # The program masks logits only if the table has added rows.
+  # The program masks logits only if vectors were added to the table.
   assert report["masks_in_graph"] == {"60": False, "61": True}
 
 

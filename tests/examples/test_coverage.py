@@ -1,4 +1,4 @@
-"""Tests which share of a text rows hold, and what is printed about it."""
+"""Tests how much of a text is in the rows, and what is printed about it."""
 
 import itertools
 
@@ -96,8 +96,8 @@ def test_coverage_counts_every_text_of_a_packed_row(corpora):
   ]
   # Every document is one sentence, so all pairs are random.
   assert packed_coverage.random_share == single_coverage.random_share == 1.0
-  # With packing, the first texts have different second texts, so the shares are
-  # not quite equal.
+  # With packing, a first text gets another second text than without packing, so
+  # the shares are not quite equal.
   assert packed_coverage.held_share == pytest.approx(
     single_coverage.held_share, abs=0.05
   )

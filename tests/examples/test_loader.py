@@ -56,7 +56,7 @@ def unmasked_rows(batch):
 
 
 def portions_of_an_epoch(source):
-  """Yields the portions of the source's epoch, and moves to the next epoch."""
+  """Yields the portions of an epoch; then the source is in the next epoch."""
   portion = source._current_portion()
   epoch = source.position()["epoch"]
   while source.position()["epoch"] == epoch:
@@ -115,7 +115,7 @@ def test_a_restart_gives_the_same_rows_with_and_without_a_position():
     position = json.loads(json.dumps(batches_and_positions[step - 1][1]))
     resumed_stream = make_stream()
     resumed_stream.restore(position)
-    # Reading continues at the position, so the stream counts no earlier rows.
+    # The stream begins at the position, and does not count the rows before it.
     assert resumed_stream._first == position["first"] <= step * batch_size
     assert equal_batches(
       resumed_stream.read(step * batch_size, batch_size),

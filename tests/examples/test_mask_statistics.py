@@ -69,7 +69,7 @@ def open_tokenizer(algorithm):
 def tokenized_articles(request):
   """Returns (vocabulary, corpus, begins_word).
 
-  begins_word is a bool [vocab_size]: whether a piece begins a word.
+  begins_word is a bool array [vocab_size]: True for a piece that begins a word.
   """
   vocabulary = open_tokenizer(request.param)
   path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"

@@ -116,7 +116,7 @@ def test_segments_are_as_long_as_published(corpus):
 
 
 def test_one_sentence_is_split_into_a_pair():
-  """The documents have one sentence, six sentences, and a single token."""
+  """The documents are one sentence, six sentences, and a single token."""
   documents, vocab_size = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab_size, length=32)
@@ -137,7 +137,10 @@ def test_one_sentence_is_split_into_a_pair():
 
 
 def test_the_option_random_document_takes_a_random_text():
-  """As in ALBERT's program, one sentence gets a random text and label 1."""
+  """A document of one sentence is paired with a random text; the label is 1.
+
+  ALBERT's program does this, too.
+  """
   documents, vocab_size = numbered_documents([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(
@@ -160,7 +163,7 @@ def test_the_option_random_document_takes_a_random_text():
 
 
 def test_a_corpus_needs_two_documents_with_text():
-  """A corpus of one document is refused, as is one whose second is empty."""
+  """A corpus with a single document, or an empty second one, is refused."""
   for documents in ([[[5, 6], [7], [8]]], [[[5, 6], [7], [8]], [[]]]):
     corpus = corpus_from_documents(documents)
     for recipe in (

@@ -103,7 +103,9 @@ def test_a_packed_sequence_has_the_masks_of_its_single_row(smoothing):
       key,
       weights[:, first_column:end_column],
     )
-    # Packed rows compare fewer bits of the draws; here these bits all differ.
+    # In a packed row, fewer bits of the draws are compared. Here these bits all
+    # differ, so the draws have the order that they have in a row of one
+    # sequence.
     assert (
       packed_columns[sequence_index == i].tolist()
       == (single_columns + first_column).tolist()

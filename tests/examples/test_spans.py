@@ -214,7 +214,7 @@ def test_span_lengths_are_geometric():
   num_spans_by_length = np.bincount(
     (columns_after - columns_before - 1).ravel()
   )[1:]
-  # Each word counted its span, so divide by the number of words.
+  # A span was counted once for each of its words, so divide by their number.
   num_spans_by_length = num_spans_by_length / np.arange(
     1, len(num_spans_by_length) + 1
   )

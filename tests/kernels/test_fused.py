@@ -93,8 +93,8 @@ def test_bias_activation_equals_the_formula(name):
   (bias,) = random_arrays((200,))
   function = run_formula = layers.activation(name)
   if name == "gelu_new":
-    # This formula equals the one with tanh. jax's derivative of the latter has
-    # an error of 3.5e-6.
+    # This formula has the values of the formula with tanh. jax's derivative of
+    # the formula with tanh has an error of 3.5e-6.
     root = math.sqrt(8 / math.pi)
 
     def run_formula(x):
@@ -281,7 +281,7 @@ def test_programs_of_attention_for_tpus_read_whole_registers(
 
 
 def test_gelu_of_kernels_and_its_derivative_equal_the_exact_gelu():
-  """In float32, the formula of the kernels has an error of about 2e-7 x."""
+  """In float32, the error of the kernels' formula is about 2e-7 times x."""
   x = np.linspace(-12, 12, 10_001)
   probability = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
   expected_derivative = probability + x * np.exp(-0.5 * x * x) / math.sqrt(

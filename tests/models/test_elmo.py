@@ -129,7 +129,7 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny_elmo):
 
 @pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
 def test_a_batch_without_words_gives_no_vectors(tiny_elmo, shape):
-  """There are no sentences, or only sentences without words, <S> and </S>."""
+  """There is no sentence, or no sentence has a word, not even <S> or </S>."""
   encoder, params, _ = tiny_elmo
   batch = characters.make_batch([[]] * shape[0], adds_sentence_ends=False)
   ids = np.zeros(shape, np.int32)

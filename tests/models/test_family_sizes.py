@@ -131,9 +131,10 @@ def test_sizes_of_generators_of_electra_are_as_published():
 
 
 def test_the_rules_name_exactly_the_axes_that_models_use(monkeypatch):
-  """Models for pre-training and for a task name axes of their arrays.
+  """The rules of devices/sharding.py say how each named axis is split.
 
-  The arrays are parameters and activations.
+  Models name the axes of their parameters and activations. The test builds
+  models for pre-training and for a task.
   """
   used_axes = set()
   constrain = nn.with_logical_constraint

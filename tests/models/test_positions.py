@@ -25,7 +25,7 @@ from bert_jax.models import layers, roberta
 def test_positions_of_roberta_begin_after_the_padding_id(
   padding_id, ids, positions
 ):
-  """Tokens count from `padding_id` + 1. Padding has position `padding_id`."""
+  """The first token has the position `padding_id` + 1, padding `padding_id`."""
   position_ids = roberta.make_position_ids(jnp.array(ids), padding_id)
   assert position_ids.tolist() == positions and position_ids.dtype == jnp.int32
 

@@ -271,7 +271,7 @@ def test_both_towers_read_the_same_tables():
 
 
 def test_the_loss_of_the_discriminator_gives_the_generator_no_gradient():
-  """Nor does the generator's loss give the discriminator a gradient.
+  """The generator's loss gives the discriminator no gradient either.
 
   The tables get a gradient from both losses.
   """

@@ -186,7 +186,7 @@ def test_sums_agree_with_numpy(params):
 def test_discriminator_gives_the_generator_no_gradient(params):
   """`rtd_loss` gives a gradient to the discriminator and the shared tables.
 
-  The tables' gradient is the one with constant samples.
+  The gradient of the tables is the one that constant samples give.
   """
   batch, _ = make_batch()
   objective, key = build_objective(), jax.random.key(7)

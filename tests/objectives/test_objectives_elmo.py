@@ -294,7 +294,7 @@ def test_candidates_are_drawn_until_there_are_enough():
 def test_all_parts_of_a_large_vocabulary_are_drawn():
   """The largest ids have all remainders modulo 4.
 
-  A draw in float32 would skip some of them.
+  A draw in float32 would never give some of these ids.
   """
   vocab_size = 793_471
   ids, num_tries = fast_jit(elmo_objective.draw_classes, static_argnums=(1, 2))(
