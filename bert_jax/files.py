@@ -438,18 +438,24 @@ def folder_digests(folder: PathLike, names: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, pool.map(file_digest, paths), strict=True))
 
 
-def changed_files(saved: Mapping[str, str], folder: PathLike) -> list[str]:
+def changed_files(
+  saved_digests: Mapping[str, str], folder: PathLike
+) -> list[str]:
   """Returns the names of files that are missing or have changed.
 
   Args:
-    saved: name -> SHA-256 from the time when the files were written.
+    saved_digests: name -> SHA-256 from the time when the files were written.
     folder: the folder of the files.
   """
   present_names = [
-    name for name in saved if pathlib.Path(folder, name).is_file()
+    name for name in saved_digests if pathlib.Path(folder, name).is_file()
   ]
   current_digests = folder_digests(folder, present_names)
-  return [name for name in saved if current_digests.get(name) != saved[name]]
+  return [
+    name
+    for name in saved_digests
+    if current_digests.get(name) != saved_digests[name]
+  ]
 
 
 class FileWatch:

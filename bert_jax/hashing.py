@@ -142,28 +142,32 @@ def randint(
 
 
 def half_binomial(
-  key: int, index: np.ndarray, trials: np.ndarray
+  key: int, index: np.ndarray, num_coins: np.ndarray
 ) -> np.ndarray:
-  """Counts the heads among `trials` fair coins; each coin is a random bit.
+  """Counts the heads among `num_coins` fair coins; each coin is a random bit.
 
   Args:
     key: from `make_key`.
     index: [B] integers, a different number for each row.
-    trials: [B] integers >= 0, the number of coins.
+    num_coins: [B] integers >= 0, the number of coins.
 
   Returns:
-    [B] int64, each in [0, trials].
+    [B] int64, each in [0, num_coins].
   """
   # The number of 64-bit words that hold the coins of each row.
-  words_per_row = (trials + 63) // 64
-  row_of_word = np.repeat(np.arange(len(trials)), words_per_row)
+  words_per_row = (num_coins + 63) // 64
+  row_of_word = np.repeat(np.arange(len(num_coins)), words_per_row)
   word_in_row = np.arange(len(row_of_word)) - np.repeat(
     np.cumsum(words_per_row) - words_per_row, words_per_row
   )
   words_of_coins = bits(key, np.asarray(index)[row_of_word], word_in_row)
   # Shift out the bits of a row's last word that stand for no coin.
-  num_spare_bits = np.maximum(64 - (trials[row_of_word] - 64 * word_in_row), 0)
+  num_spare_bits = np.maximum(
+    64 - (num_coins[row_of_word] - 64 * word_in_row), 0
+  )
   heads_in_word = np.bitwise_count(
     words_of_coins << num_spare_bits.astype(np.uint64)
   )
-  return np.bincount(row_of_word, heads_in_word, len(trials)).astype(np.int64)
+  return np.bincount(row_of_word, heads_in_word, len(num_coins)).astype(
+    np.int64
+  )

@@ -120,11 +120,11 @@ class _Parameters(NamedTuple):
 
   Attributes:
     by_key: key of a config -> the name of the parameter that sets it.
-    given: the names of the parameters that the user passed.
+    passed_names: the names of the parameters that the user passed.
   """
 
   by_key: Mapping[str, str]
-  given: Collection[str]
+  passed_names: Collection[str]
 
 
 # The parameters that messages name; None means that messages name flags.
@@ -153,7 +153,7 @@ def name_flags() -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_parameters(
-  by_key: Mapping[str, str] | None = None, given: Collection[str] = ()
+  by_key: Mapping[str, str] | None = None, passed_names: Collection[str] = ()
 ) -> Iterator[None]:
   """Within the block, messages name parameters of Python instead of flags.
 
@@ -164,12 +164,12 @@ def name_parameters(
     by_key: key of a config -> the name of the parameter that sets this key. The
       parameter `config` sets all other keys. Both are parameters of the
       function that the user called.
-    given: the names of the parameters that the user passed.
+    passed_names: the names of the parameters that the user passed.
   """
   if _is_command.get():
     yield
     return
-  reset_token = _parameters.set(_Parameters(by_key or {}, given))
+  reset_token = _parameters.set(_Parameters(by_key or {}, passed_names))
   try:
     yield
   finally:
@@ -199,7 +199,7 @@ def key_name(key: str) -> str:
   parameters = _parameters.get()
   if parameters is not None:
     name = parameters.by_key.get(key, "")
-    if name in parameters.given:
+    if name in parameters.passed_names:
       return name
   return f"config.{key}"
 

@@ -65,7 +65,7 @@ def test_a_plan_has_the_costs_of_phases_and_the_number_of_parameters(compare):
 
 
 def test_every_system_has_a_config_of_both_sizes(compare):
-  for name in compare.systems.NAMES:
+  for name in compare.systems.SYSTEM_NAMES:
     full_config, tiny_config = (
       compare.systems.get_config(name + suffix) for suffix in ("", ",tiny")
     )

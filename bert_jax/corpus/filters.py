@@ -46,7 +46,7 @@ DROPPING_FILTERS = (
 # The number of consecutive words in a shingle. Near-duplicates of OpenWebText
 # were found with 5 words (Gokaslan and Cohen 2019). Gopher's rules count all
 # repeated n-grams from n = 5 on (Rae et al. 2021, table A1).
-NGRAM_WORDS = 5
+SHINGLE_WORDS = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
 SKETCH_SIZE = 128
@@ -60,7 +60,7 @@ _NON_SPACES_PATTERN = re.compile(r"\S+")
 # The number of characters that are normalized at once.
 _BLOCK_CHARS = 2**16
 # The file of verdicts in the unfinished folder.
-ROWS_FILE = "filters.rows"
+VERDICTS_FILE = "filters.rows"
 # datasketch cuts a sketch into bands. Two documents that agree in a whole band
 # are candidates, and are compared. The numbers are the weights of wrong
 # candidates and of missed pairs when datasketch chooses the bands. A wrong
@@ -242,7 +242,7 @@ def hash_shingles(words: Sequence[str]) -> np.ndarray:
   # The hash of a shingle is the sum of a hash for each of its words, which
   # depends on the word and on its place in the shingle.
   word_codes = [zlib.crc32(word.encode("utf-8")) for word in words]
-  num_shingle_words = min(NGRAM_WORDS, len(words))
+  num_shingle_words = min(SHINGLE_WORDS, len(words))
   word_hashes = hashing.bits(
     0, np.array(word_codes, np.uint64)[:, None], np.arange(num_shingle_words)
   )
@@ -265,13 +265,13 @@ def repetition_share(words: Sequence[str], shingle_hashes: np.ndarray) -> float:
     words: the words, from `lower_case_words`.
     shingle_hashes: the result of `hash_shingles` for these words.
   """
-  if len(words) <= NGRAM_WORDS:
+  if len(words) <= SHINGLE_WORDS:
     return 0.0
   # All shingles are repeated, except the first occurrence of each hash.
   is_repeated = np.ones(len(shingle_hashes), bool)
   is_repeated[np.unique(shingle_hashes, return_index=True)[1]] = False
   is_covered = np.zeros(len(words), bool)
-  for i in range(NGRAM_WORDS):
+  for i in range(SHINGLE_WORDS):
     is_covered[i : i + len(shingle_hashes)] |= is_repeated
   lengths = np.array([len(word) for word in words])
   return float(lengths[is_covered].sum() / lengths.sum())
@@ -314,8 +314,8 @@ def make_sketch(empty_minhash: Any, shingle_hashes: np.ndarray) -> np.ndarray:
   return minhash.hashvalues
 
 
-def verdict_row_type(filters: Filters) -> np.dtype:
-  """Returns the type of a document's row in the file `ROWS_FILE`.
+def verdict_dtype(filters: Filters) -> np.dtype:
+  """Returns the type of a document's row in the file `VERDICTS_FILE`.
 
   The fields are `verdict` (see `DROPPING_FILTERS`); `changed`, 1 if
   normalization changed the text; the number of `words`; `digest`, for
@@ -336,10 +336,10 @@ def make_judge(
 
   Returns:
     A function of records. It returns the records' rows (see
-    `verdict_row_type`), and the share of the inputs that has been read. It does
+    `verdict_dtype`), and the share of the inputs that has been read. It does
     not look for copies, so copies have verdict 0.
   """
-  dtype = verdict_row_type(filters)
+  dtype = verdict_dtype(filters)
   empty_minhash = None if filters.near_duplicates is None else empty_sketch()
 
   def judge(batch: list[sources.Record]) -> tuple[np.ndarray, float]:
@@ -463,7 +463,7 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
   """Judges all documents that were not judged before an interruption.
 
   Args:
-    job: the job's folder gets the file `ROWS_FILE`. The job's progress gets
+    job: the job's folder gets the file `VERDICTS_FILE`. The job's progress gets
       `judged`, the number of rows that are on the disk, and `all_judged`.
     filters: the filters; if there are none, nothing is done.
 
@@ -487,9 +487,9 @@ def judge_documents(job: writer.Job, filters: Filters) -> None:
 
 def _judge_remaining(job: writer.Job, filters: Filters) -> None:
   """Writes the rows of all documents that have no row yet."""
-  dtype = verdict_row_type(filters)
+  dtype = verdict_dtype(filters)
   earlier_documents = _EarlierDocuments(filters)
-  path = pathlib.Path(job.partial_folder, ROWS_FILE)
+  path = pathlib.Path(job.partial_folder, VERDICTS_FILE)
   num_judged = job.progress.get("judged", 0)
   with open_unless_link(path) as file:
     if file.seek(0, os.SEEK_END) < num_judged * dtype.itemsize:
@@ -528,9 +528,9 @@ def _judge_remaining(job: writer.Job, filters: Filters) -> None:
 
 
 def _read_rows(partial_folder: str, filters: Filters) -> np.ndarray:
-  """Returns the rows in the file `ROWS_FILE` of an unfinished folder."""
-  path = pathlib.Path(partial_folder, ROWS_FILE)
-  dtype = verdict_row_type(filters)
+  """Returns the rows in the file `VERDICTS_FILE` of an unfinished folder."""
+  path = pathlib.Path(partial_folder, VERDICTS_FILE)
+  dtype = verdict_dtype(filters)
   if not path.stat().st_size:
     return np.zeros(0, dtype)
   return np.memmap(path, dtype, "r")
@@ -621,5 +621,5 @@ def report_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def delete_rows_file(path: str) -> None:
-  """Deletes the file `ROWS_FILE` of a complete folder."""
-  pathlib.Path(path, ROWS_FILE).unlink(missing_ok=True)
+  """Deletes the file `VERDICTS_FILE` of a complete folder."""
+  pathlib.Path(path, VERDICTS_FILE).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from bert_jax.messages import by_caller
 # sentences have about 25 tokens.
 MAX_MEAN_TOKENS = 100
 # Warn if more than this share of the documents has only one sentence.
-MAX_SINGLE_SHARE = 0.5
+MAX_SINGLE_SENTENCE_SHARE = 0.5
 # A format of plain text -> what a document is in it.
 _PLAIN_FORMATS = {
   "text": "each file is a document",
@@ -125,7 +125,8 @@ def statistics_lines(
       f" which is long{advice}."
     )
   elif (
-    single_sentence_share > MAX_SINGLE_SHARE and statistics.num_documents > 1
+    single_sentence_share > MAX_SINGLE_SENTENCE_SHARE
+    and statistics.num_documents > 1
   ):
     yield (
       f"warning: {single_sentence_share:.0%} of the documents are one sentence,"

@@ -565,21 +565,24 @@ def _check_pretraining_keys(config: dict[str, Any]) -> None:
 
 
 def parse_section(
-  cls: type[T], path: str, values: Mapping[str, Any], on_task: bool = False
+  cls: type[T],
+  section_name: str,
+  values: Mapping[str, Any],
+  on_task: bool = False,
 ) -> T:
   """Returns a section of a config as its dataclass.
 
   Args:
     cls: the dataclass. If it has a field `other_keys`, this field gets all keys
       that are not fields.
-    path: the section's name, for messages; "" means the whole config.
+    section_name: the section's name, for messages; "" means the whole config.
     values: the section.
     on_task: True if the run trains on a task. Then more keys may be None.
 
   Raises:
     UserError: see `parse`.
   """
-  section_path = f"{path}." if path else ""
+  section_path = f"{section_name}." if section_name else ""
   prefix = f"config.{section_path}"
   fields = {field.name: field for field in dataclasses.fields(cls)}
   other_keys = {key: values[key] for key in values if key not in fields}
@@ -670,17 +673,18 @@ def parse_optimizer(values: dict[str, Any]) -> Adam | Adagrad:
   return parse_section(Adam, "optimizer", values)
 
 
-def check_length(path: str, builder: str, length: int | None) -> None:
+def check_length(section_name: str, builder: str, length: int | None) -> None:
   """Raises UserError if rows are too short for their builder.
 
   Args:
-    path: the section with the length, for messages: "data" or "phases.NAME".
+    section_name: the section with the length, for messages: "data" or
+      "phases.NAME".
     builder: the builder.
     length: the number of tokens in a row; None is not checked.
   """
   min_length = MIN_LENGTHS.get(builder, 5)
   if length is not None and length < min_length:
-    name = messages.key_name(f"{path}.length")
+    name = messages.key_name(f"{section_name}.length")
     raise UserError(f"{name}={length} must be at least {min_length}.")
 
 

@@ -489,28 +489,29 @@ class VocabularyFitter:
     self._num_without_piece, self._num_unused = 0, 0
 
   def fit(
-    self, array: np.ndarray, initial: jax.Array, axis: int, path: str
+    self, array: np.ndarray, initial_param: jax.Array, axis: int, path: str
   ) -> np.ndarray:
-    """Returns the model's array with as many rows as `initial`.
+    """Returns the model's array with as many rows as `initial_param`.
 
     Args:
       array: the model's parameter, float32.
-      initial: the run's initial parameter. This array may have rows beyond the
-        data's pieces: for ids that a task adds, and as padding for the mesh.
+      initial_param: the run's initial parameter. This array may have rows
+        beyond the data's pieces: for ids that a task adds, and as padding for
+        the mesh.
       axis: the axis of the rows in both arrays.
       path: the parameter's path, for messages.
 
     Raises:
       UserError: the shapes differ, not only along `axis`.
     """
-    shapes = [list(x.shape) for x in (array, initial)]
+    shapes = [list(x.shape) for x in (array, initial_param)]
     other_sizes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
-    if array.ndim != initial.ndim or other_sizes[0] != other_sizes[1]:
+    if array.ndim != initial_param.ndim or other_sizes[0] != other_sizes[1]:
       raise UserError(
         f"init_from={self._pretrained_model.path}: {path} has shape"
         f" {shapes[0]}, not {shapes[1]}."
       )
-    array, num_rows = np.moveaxis(array, axis, 0), initial.shape[axis]
+    array, num_rows = np.moveaxis(array, axis, 0), initial_param.shape[axis]
     pieces, vocabulary = (
       self._pretrained_model.data_pieces,
       self._pretrained_model.vocabulary,
@@ -526,7 +527,9 @@ class VocabularyFitter:
     self._num_unused = max(self._num_unused, len(array) - num_model_rows)
     fitted_array = array[:num_model_rows]
     if num_model_rows < num_rows:
-      initial_rows = np.moveaxis(np.asarray(_gather_on_host(initial)), axis, 0)
+      initial_rows = np.moveaxis(
+        np.asarray(_gather_on_host(initial_param)), axis, 0
+      )
       if new_pieces and vocabulary is not None:
         end = num_model_rows + len(new_pieces)
         old_ids_of = added_tokens.old_piece_cutter(vocabulary, num_model_rows)

@@ -452,23 +452,23 @@ def trace_program(step: StepToCompile) -> jax.stages.Traced:
 
 
 def compile_program(
-  step: StepToCompile, traced: jax.stages.Traced | None = None
+  step: StepToCompile, traced_step: jax.stages.Traced | None = None
 ) -> jax.stages.Compiled:
   """Compiles a step with the settings of the training loop.
 
   Args:
     step: the step.
-    traced: what `trace_program` returned for the step; None traces the step
-      here.
+    traced_step: what `trace_program` returned for the step; None traces the
+      step here.
   """
-  traced = traced or trace_program(step)
+  traced_step = traced_step or trace_program(step)
   with sharding.use_mesh(step.mesh):
-    return traced.lower(lowering_platforms=("tpu",)).compile()
+    return traced_step.lower(lowering_platforms=("tpu",)).compile()
 
 
 def estimate_cycles(
   step: StepToCompile,
-  traced: jax.stages.Traced,
+  traced_step: jax.stages.Traced,
   compiled: jax.stages.Compiled,
   slice_name: str,
 ) -> dict[str, Any]:
@@ -476,7 +476,7 @@ def estimate_cycles(
 
   Args:
     step: the step.
-    traced: what `trace_program` returned for the step.
+    traced_step: what `trace_program` returned for the step.
     compiled: what `compile_program` returned for the step.
     slice_name: the slice, see `devices_of_slice`.
   """
@@ -484,7 +484,7 @@ def estimate_cycles(
   assert program_text, "libtpu gives it."
   return tpu_cycles.estimate_step(
     hlo.parse_program(program_text),
-    kernel_operations.count_kernel_operations(traced),
+    kernel_operations.count_kernel_operations(traced_step),
     slice_name,
     step.mesh.size,
     step.flops / step.mesh.size,

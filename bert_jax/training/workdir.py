@@ -124,13 +124,15 @@ def read_saved_config(
   return run_config.with_saved_model_keys(written_config, checkpoint_config)
 
 
-def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
+def print_changed_tokenizer(
+  workdir: str, saved_digests: dict[str, str] | None
+) -> None:
   """Prints which tokenizer files have changed since the checkpoint was saved.
 
   Args:
     workdir: the run's folder, with the tokenizer's files.
-    saved: name -> digest of each file, from the checkpoint's metadata; None if
-      the run starts without a checkpoint.
+    saved_digests: name -> digest of each file, from the checkpoint's metadata;
+      None if the run starts without a checkpoint.
   """
-  for file_name in files.changed_files(saved or {}, workdir):
+  for file_name in files.changed_files(saved_digests or {}, workdir):
     say(f"{file_name} was changed or deleted, and is written again")

@@ -528,7 +528,7 @@ def train_all(args: argparse.Namespace) -> None:
   driver = Driver(args)
   names = args.systems.split(",")
   for name in names:
-    systems.check_name(name, systems.NAMES)
+    systems.check_name(name, systems.SYSTEM_NAMES)
   if "elmo" in names:
     driver.try_elmo()
   for name in names:
@@ -593,7 +593,7 @@ def print_table(args: argparse.Namespace) -> None:
     + "|---" * 12
     + "|"
   )
-  for name in systems.NAMES:
+  for name in systems.SYSTEM_NAMES:
     if row := table_row(records, name, args.seed):
       print(row)
 
@@ -637,7 +637,7 @@ def result(records: Records, name: str, seed: int) -> dict[str, Any]:
 def print_results(args: argparse.Namespace) -> None:
   """Prints a JSON line for each system that was trained."""
   records = Records(args.workdir)
-  for name in systems.NAMES:
+  for name in systems.SYSTEM_NAMES:
     if collected := result(records, name, args.seed):
       print(json.dumps(collected))
 

@@ -196,7 +196,7 @@ TINY_ELMO = dict(
     dtype="float32",
   ),
 )
-NAMES = (*MASKED_SYSTEMS, "electra", "gpt", "elmo", *STUDENTS)
+SYSTEM_NAMES = (*MASKED_SYSTEMS, "electra", "gpt", "elmo", *STUDENTS)
 
 
 def student_config(name: str, is_tiny: bool) -> ConfigDict:
@@ -224,7 +224,7 @@ def get_config(name: str = "roberta") -> ConfigDict:
     ValueError: there is no config with this name.
   """
   name, _, scale = name.partition(",")
-  check_name(name, NAMES)
+  check_name(name, SYSTEM_NAMES)
   if scale:
     check_name(scale, ("tiny",))
   if name in STUDENTS:

@@ -261,7 +261,7 @@ def test_an_interrupted_pass_continues(
       )
     # `prepare` must delete bytes that were written after the last save.
     path_of_verdicts = pathlib.Path(
-      f"{output}.partial", filters_module.ROWS_FILE
+      f"{output}.partial", filters_module.VERDICTS_FILE
     )
     with path_of_verdicts.open("ab") as f:
       f.write(b"torn")
@@ -356,7 +356,7 @@ def test_the_report_has_a_line_for_each_filter(
     "  near_duplicates: 1 documents, 299 words dropped",
     "  kept: 3 documents, 322 words",
   ]
-  assert filters_module.ROWS_FILE not in names_in(output)
+  assert filters_module.VERDICTS_FILE not in names_in(output)
 
 
 @pytest.mark.parametrize(
