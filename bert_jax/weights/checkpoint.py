@@ -31,7 +31,7 @@ PHASE_KEY = "phase"
 # metadata.
 Content = TypeVar("Content")
 # Parts of the paths RUN@best and RUN@STEP; see `split_path`.
-AT, BEST = "@", "best"
+STEP_SEPARATOR, BEST = "@", "best"
 
 
 class Mismatch(UserError):
@@ -53,7 +53,7 @@ def split_path(path: str) -> tuple[str, str | None]:
     UserError: the text before the @ is a run's folder, but the text after the @
       is neither "best" nor digits.
   """
-  run, separator, name = path.rpartition(AT)
+  run, separator, name = path.rpartition(STEP_SEPARATOR)
   if not separator or epath.Path(path).exists():
     return path, None
   if name == BEST or (name.isascii() and name.isdigit()):

@@ -61,7 +61,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     tower_path = str(folder / tower) if has_both_towers and tower else path
     weights = _read_single_model(tower_path, family)
     generator_discriminator.check_is_tower(weights, tower, tower_path)
-  tokenizer_files = weights.tokenizer_files or model_folder.read_tokenizer(path)
+  tokenizer_files = (
+    weights.tokenizer_files or model_folder.read_tokenizer_files(path)
+  )
   return weights._replace(tokenizer_files=tokenizer_files)
 
 
@@ -271,7 +273,7 @@ def _read_single_model(path: str, family: str) -> Weights:
   for line in notes:
     note(f"note: {line}.")
   return Weights(
-    config, params | zero_arrays, model_folder.read_tokenizer(path)
+    config, params | zero_arrays, model_folder.read_tokenizer_files(path)
   )
 
 

@@ -189,7 +189,7 @@ class Fields:
     """
     self.config, self.source = config, source
 
-  def refusal(self, field: str, reason: str) -> ValueError:
+  def unsupported_value(self, field: str, reason: str) -> ValueError:
     """Returns the error for a field whose value is not supported."""
     return UserError(
       f"{self.source}: {field} is {self.config.get(field)!r}; {reason}."
@@ -205,7 +205,7 @@ class Fields:
     """Returns a field's whole number; raises UserError if it is below 1."""
     size = self.value(field)
     if type(size) is not int or size < 1:
-      raise self.refusal(field, "it must be a whole number from 1")
+      raise self.unsupported_value(field, "it must be a whole number from 1")
     return size
 
   def number(self, field: str, limit: float = 1.0) -> float:
@@ -213,7 +213,7 @@ class Fields:
     number = self.value(field)
     is_number = isinstance(number, numbers.Real)
     if not is_number or isinstance(number, bool) or not 0 <= number < limit:
-      raise self.refusal(
+      raise self.unsupported_value(
         field, f"it must be a number from 0 to below {limit:g}"
       )
     return number
@@ -279,7 +279,9 @@ class HfFields(Fields):
   def check_value(self, field: str, allowed: Collection[Any]) -> None:
     """Raises a UserError if a field has a value that is not allowed."""
     if field in self.config and self.config[field] not in allowed:
-      raise self.refusal(field, f"only {next(iter(allowed))!r} is supported")
+      raise self.unsupported_value(
+        field, f"only {next(iter(allowed))!r} is supported"
+      )
 
 
 def activation_field(family: str) -> str:
@@ -327,10 +329,12 @@ def read_model(fields: HfFields, task: str) -> Config:
   field, activations = activation_field(family), activation_names(family)
   activation = fields.value(field)
   if not isinstance(activation, str) or activation not in activations:
-    raise fields.refusal(field, f"it must be one of {sorted(activations)}")
+    raise fields.unsupported_value(
+      field, f"it must be one of {sorted(activations)}"
+    )
   model["activation"] = activations[activation]
   if head_has_exact_gelu(family, task) and model["activation"] != "gelu":
-    raise fields.refusal(
+    raise fields.unsupported_value(
       field, "the head has 'gelu', so only 'gelu' is supported"
     )
   if family == "distilbert":
@@ -338,7 +342,7 @@ def read_model(fields: HfFields, task: str) -> Config:
   if family == "gpt":
     model["mlp"] = 4 * model["hidden"]
     if fields.number("embd_pdrop") != model["dropout"]:
-      raise fields.refusal("embd_pdrop", "it must equal resid_pdrop")
+      raise fields.unsupported_value("embd_pdrop", "it must equal resid_pdrop")
   return model
 
 
@@ -353,7 +357,7 @@ def _check_padding(fields: HfFields, model: Config) -> None:
   elif padding_id is None or fields.family == "gpt":
     return  # GPT-1 has no padding, so its config may have any id.
   if type(padding_id) is not int or not 0 <= padding_id < limit:
-    raise fields.refusal(
+    raise fields.unsupported_value(
       PADDING_FIELD, f"it must be a whole number from 0 to below {limit}"
     )
 

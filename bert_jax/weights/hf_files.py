@@ -15,9 +15,9 @@ from etils import epath
 from bert_jax.messages import DamagedFile, UserError, note
 from bert_jax.weights import generator_discriminator, model_folder
 
-SAFETENSORS = "model.safetensors"
+SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
-TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+TORCH_FILE, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Prefixes that torch's wrappers put before every name, for models on several
 # devices and for compiled models.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")
@@ -47,8 +47,8 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
   """
   folder = epath.Path(path)
   for name, read_file in (
-    (SAFETENSORS, model_folder.read_tensors),
-    (TORCH, read_torch),
+    (SAFETENSORS_FILE, model_folder.read_tensors),
+    (TORCH_FILE, read_torch),
   ):
     file = folder / name
     if file.is_file():
@@ -60,8 +60,8 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
         arrays |= read_file(str(folder / shard))
       return _clean_names(arrays, str(index_file)), str(index_file)
   raise UserError(
-    f"{path} holds no weights: none of {SAFETENSORS}, {SAFETENSORS_INDEX},"
-    f" {TORCH}, {TORCH_INDEX}."
+    f"{path} holds no weights: none of {SAFETENSORS_FILE}, {SAFETENSORS_INDEX},"
+    f" {TORCH_FILE}, {TORCH_INDEX}."
   )
 
 
@@ -69,7 +69,7 @@ def has_weights(path: str) -> bool:
   """Returns True if a folder, or each of its ELECTRA towers, has weights."""
 
   def has_file(folder: epath.Path) -> bool:
-    file_names = (SAFETENSORS, SAFETENSORS_INDEX, TORCH, TORCH_INDEX)
+    file_names = (SAFETENSORS_FILE, SAFETENSORS_INDEX, TORCH_FILE, TORCH_INDEX)
     return any((folder / name).is_file() for name in file_names)
 
   folder = epath.Path(path)
@@ -108,7 +108,7 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   except ImportError as e:
     raise UserError(
       f"{path} needs torch to be read: pip install torch (or get the model's"
-      f" {SAFETENSORS})."
+      f" {SAFETENSORS_FILE})."
     ) from e
   try:
     # A memory map leaves the arrays on the disk. Files of old versions of torch
@@ -118,7 +118,7 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   except pickle.UnpicklingError as e:
     raise UserError(
       f"{path} holds more than tensors and is not opened: loading it could run"
-      f" its code; get the model's {SAFETENSORS}."
+      f" its code; get the model's {SAFETENSORS_FILE}."
     ) from e
   except Exception as e:
     # torch raises errors of many types for a damaged file.
@@ -128,7 +128,8 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
     isinstance(tensor, torch.Tensor) for tensor in tensors.values()
   ):
     raise UserError(
-      f"{path} is not a dictionary of tensors; get the model's {SAFETENSORS}."
+      f"{path} is not a dictionary of tensors; get the model's"
+      f" {SAFETENSORS_FILE}."
     )
   return {
     name: _to_numpy(tensor, name, path) for name, tensor in tensors.items()

@@ -41,7 +41,7 @@ class Rule:
   section: tuple[int, int] | None = None
 
 
-class Layout(NamedTuple):
+class ArrayLayout(NamedTuple):
   """Converts between an array, as a file lays it out, and the parameter.
 
   Attributes:
@@ -74,24 +74,24 @@ def _join_outputs(array: np.ndarray) -> np.ndarray:
 #
 # d is the width of the hidden states, h the number of heads, k the width of a
 # head. In the joined axis `h k`, the heads are the outer axis.
-LAYOUTS: dict[str, Layout] = {
-  "same": Layout(lambda array, shape: array, lambda array: array),
-  "transpose": Layout(lambda array, shape: array.T, np.transpose),
-  "heads": Layout(
+LAYOUTS: dict[str, ArrayLayout] = {
+  "same": ArrayLayout(lambda array, shape: array, lambda array: array),
+  "transpose": ArrayLayout(lambda array, shape: array.T, np.transpose),
+  "heads": ArrayLayout(
     lambda array, shape: array.T.reshape(shape),
     lambda array: _join_outputs(array).T,
   ),
-  "split_outputs": Layout(
+  "split_outputs": ArrayLayout(
     lambda array, shape: array.reshape(shape), _join_outputs
   ),
-  "heads_bias": Layout(
+  "heads_bias": ArrayLayout(
     lambda array, shape: array.reshape(shape), lambda array: array.reshape(-1)
   ),
-  "output": Layout(
+  "output": ArrayLayout(
     lambda array, shape: array.T.reshape(shape),
     lambda array: _join_inputs(array).T,
   ),
-  "split_inputs": Layout(
+  "split_inputs": ArrayLayout(
     lambda array, shape: array.reshape(shape), _join_inputs
   ),
 }

@@ -205,7 +205,7 @@ def write_tensors(
   epath.Path(path).write_bytes(content)
 
 
-def read_tokenizer(path: str) -> dict[str, bytes]:
+def read_tokenizer_files(path: str) -> dict[str, bytes]:
   """Returns name -> bytes of the tokenizer files that a folder has."""
   path_by_name = {name: epath.Path(path) / name for name in TOKENIZER_FILES}
   return {
@@ -262,7 +262,7 @@ def read(path: str) -> Weights:
     if array.dtype != np.float32:
       raise UserError(f"{weights_path}: {name} is {array.dtype}, not float32.")
   ordered_arrays = {name: arrays[name] for name in needed_shapes}
-  return Weights(config, ordered_arrays, read_tokenizer(path))
+  return Weights(config, ordered_arrays, read_tokenizer_files(path))
 
 
 def write(path: str, weights: Weights) -> None:

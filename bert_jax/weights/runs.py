@@ -159,5 +159,8 @@ def read(path: str, best: bool = False) -> Weights:
     config["source"] |= {"pair_name": objective.get("pair_name", "nsp")}
   ordered_arrays = {name: remaining_arrays.pop(name) for name in shapes}
   return Weights(
-    config, ordered_arrays, model_folder.read_tokenizer(path), remaining_arrays
+    config,
+    ordered_arrays,
+    model_folder.read_tokenizer_files(path),
+    remaining_arrays,
   )

@@ -74,7 +74,7 @@ def read(name: str) -> Weights:
   return Weights(
     config | {"format_version": model_folder.FORMAT_VERSION},
     arrays,
-    model_folder.read_tokenizer(str(folder)),
+    model_folder.read_tokenizer_files(str(folder)),
   )
 
 

@@ -203,14 +203,14 @@ def _read_config(folder: epath.Path, family: str) -> tuple[Config, str]:
   return {}, str(paths[0])
 
 
-def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
+def _read_tokenizer_files(folder: epath.Path) -> dict[str, bytes]:
   """Returns the tokenizer's files, with the setting `do_lower_case`.
 
   The files of a release do not say whether the model needs lower-cased text;
   only the name of the release does. So `vocab.txt` decides the setting. If the
   setting were missing, a cased model would get lower-cased text.
   """
-  files = model_folder.read_tokenizer(str(folder))
+  files = model_folder.read_tokenizer_files(str(folder))
   for published_name, name in _SENTENCEPIECE_NAMES.items():
     path = folder / published_name
     if name not in files and path.is_file():
@@ -346,7 +346,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
       f" the arrays, heads are {ELECTRA_HEAD_SIZE} wide, and other fields have"
       f" the values of Google's code: {json.dumps(ELECTRA_VALUES)}."
     )
-  return Weights(config, params, _read_tokenizer(folder))
+  return Weights(config, params, _read_tokenizer_files(folder))
 
 
 # Family -> the names that the file with the config may have. ELECTRA's releases
@@ -511,7 +511,7 @@ def read_model(
   fields = Fields(config, config_path)
   for field, supported in _SUPPORTED_VALUES.items():
     if field in config and config[field] != supported:
-      raise fields.refusal(field, f"only {supported!r} is supported")
+      raise fields.unsupported_value(field, f"only {supported!r} is supported")
   is_generator = task == "generator"
   checkpoint_sizes = sizes_in_checkpoint(
     family, shapes, checkpoint, is_generator
@@ -548,7 +548,7 @@ def read_model(
     ACTIVATIONS[family],
   )
   if name not in activations:
-    raise fields.refusal(
+    raise fields.unsupported_value(
       ACTIVATION_FIELD, f"it must be one of {sorted(activations)}"
     )
   return model | {"activation": activations[name], "norm_epsilon": NORM_EPSILON}

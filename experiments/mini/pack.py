@@ -161,7 +161,7 @@ def main() -> None:
     model.config, "format_version", model_folder.DIGESTS_KEY, "checksum"
   )
   (folder / model_folder.CONFIG_FILE).write_text(json.dumps(config, indent=2))
-  for name, content in model_folder.read_tokenizer(args.model).items():
+  for name, content in model_folder.read_tokenizer_files(args.model).items():
     (folder / name).write_bytes(content)
   size = sum(file.stat().st_size for file in folder.iterdir())
   print(f"{folder}: {size:,} bytes")

@@ -322,7 +322,9 @@ def test_gaps_between_ids_are_filled_with_pieces(tmp_path, has_tokenizer_json):
   vocab.write_text(json.dumps(ids))
   tiny_models.delete_digests(path)
   if has_tokenizer_json:
-    tokenizer = model_tokenizer.build(model_folder.read_tokenizer(path), path)
+    tokenizer = model_tokenizer.build(
+      model_folder.read_tokenizer_files(path), path
+    )
     (tmp_path / "roberta" / "tokenizer.json").write_text(tokenizer.to_str())
   table = files.write_text(
     tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n"
