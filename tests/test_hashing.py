@@ -130,7 +130,7 @@ def test_half_binomial_counts_fair_coins():
   head_counts = hashing.half_binomial(
     key=1,
     index=np.arange(num_repeats * 7),
-    trials=np.tile(coin_counts[:-1], num_repeats),
+    num_coins=np.tile(coin_counts[:-1], num_repeats),
   ).reshape(num_repeats, 7)
   assert (head_counts >= 0).all() and (head_counts <= coin_counts[:-1]).all()
   assert (head_counts[:, 0] == 0).all()
@@ -146,7 +146,7 @@ def test_half_binomial_counts_fair_coins():
     shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
   )
   large_head_counts = hashing.half_binomial(
-    key=1, index=np.arange(20), trials=np.full(20, 100_000)
+    key=1, index=np.arange(20), num_coins=np.full(20, 100_000)
   )
   assert (abs(large_head_counts - 50_000) < 1000).all() and len(
     set(large_head_counts.tolist())

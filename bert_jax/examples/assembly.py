@@ -29,7 +29,7 @@ MAX_TRIES = 8
 FindTexts = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
-class Layout(NamedTuple):
+class RowLayout(NamedTuple):
   """Describes the layout of the rows of a recipe.
 
   Attributes:
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
   max_sequences: int = 1
 
 
-def check_layout(layout: Layout) -> Layout:
+def check_layout(layout: RowLayout) -> RowLayout:
   """Checks a layout, and returns it.
 
   Raises:
@@ -90,7 +90,7 @@ def check_layout(layout: Layout) -> Layout:
   return layout
 
 
-def batch_key_names(layout: Layout) -> list[str]:
+def batch_key_names(layout: RowLayout) -> list[str]:
   """Returns the keys of a batch, see `batch_keys.FEATURES`."""
   key_names = ["input_ids", "sequence_ids"]
   if layout.has_segments:
@@ -107,7 +107,7 @@ def batch_key_names(layout: Layout) -> list[str]:
   return key_names
 
 
-def axis_sizes(layout: Layout) -> dict[str, int]:
+def axis_sizes(layout: RowLayout) -> dict[str, int]:
   """Returns the lengths of the axes of `batch_keys.FEATURES`."""
   num_slots = layout.mask_options.max_predictions if layout.mask_options else 0
   return {"L": layout.length, "M": num_slots, "S": layout.max_sequences}
@@ -236,7 +236,7 @@ def index_packed(
   end_document: int,
   key: int,
   *,
-  layout: Layout,
+  layout: RowLayout,
   index_sequences: Callable[[Corpus, int, int, int], np.ndarray],
   find_texts: FindTexts,
 ) -> np.ndarray:
@@ -288,7 +288,7 @@ def build(
   row_numbers: np.ndarray,
   key: int,
   *,
-  layout: Layout,
+  layout: RowLayout,
   find_texts: FindTexts,
 ) -> Batch:
   """Makes a batch; see `Recipe.build`.
@@ -319,7 +319,7 @@ def assemble(
   sequences: np.ndarray,
   sequence_numbers: np.ndarray,
   key: int,
-  layout: Layout,
+  layout: RowLayout,
 ) -> Batch:
   """Makes a batch of rows from sequences.
 
@@ -348,11 +348,11 @@ def assemble(
     tokens, parts, max_sequences, layout.length, special.pad or 0
   )
   _check_ids(batch_rows.ids, layout.vocab_size)
-  batch = {"input_ids": batch_rows.ids, "sequence_ids": batch_rows.sequences}
+  batch = {"input_ids": batch_rows.ids, "sequence_ids": batch_rows.sequence_ids}
   if layout.has_segments:
-    batch["segment_ids"] = batch_rows.segments
+    batch["segment_ids"] = batch_rows.segment_ids
   if max_sequences > 1:
-    batch["position_ids"] = batch_rows.positions
+    batch["position_ids"] = batch_rows.position_ids
   if layout.mask_options is None:
     next_ids = tokens.take(batch_rows.token_index + 1, mode="clip")
     next_ids = next_ids.astype(np.int32)
@@ -389,7 +389,7 @@ def _mask(
   batch_rows: rows.Rows,
   sequence_numbers: np.ndarray,
   key: int,
-  layout: Layout,
+  layout: RowLayout,
   mask_options: masking.MaskOptions,
 ) -> Batch:
   """Returns the masked `input_ids` and the keys of the predictions."""

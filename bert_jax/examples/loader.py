@@ -51,14 +51,14 @@ class PretrainingData:
     source: the source of the rows.
     vocab_size: the number of pieces; every id in a batch is below this number.
     special: the ids of the special tokens.
-    prepared: for each data set of the mixture the opened folder, or the opened
-      text of a seqio task; one entry if the source is no mixture.
+    prepared_folders: for each data set of the mixture the opened folder, or the
+      opened text of a seqio task; one entry if the source is no mixture.
   """
 
   source: Source
   vocab_size: int
   special: SpecialIds
-  prepared: tuple[PreparedFolder, ...]
+  prepared_folders: tuple[PreparedFolder, ...]
 
   @property
   def features(self) -> Features:
@@ -123,16 +123,18 @@ def _open_folders(path: str) -> tuple[tuple[PreparedFolder, ...], list[float]]:
       " prepare` made."
     )
   folder_paths, weights = zip(*parse_mixture(path), strict=True)
-  prepared = tuple(open_prepared(folder_path) for folder_path in folder_paths)
-  for folder in prepared[1:]:
+  prepared_folders = tuple(
+    open_prepared(folder_path) for folder_path in folder_paths
+  )
+  for folder in prepared_folders[1:]:
     check_same_pieces(
-      prepared[0].vocab,
+      prepared_folders[0].vocab,
       folder.vocab,
-      prepared[0].path,
+      prepared_folders[0].path,
       folder.path,
       "prepare both with one vocab.txt",
     )
-  return prepared, list(weights)
+  return prepared_folders, list(weights)
 
 
 class _OpenedInput(Protocol):
@@ -193,13 +195,13 @@ class Opener:
   """Opens data by names that a package such as seqio has registered.
 
   Attributes:
-    names: a function that returns the names that can be opened.
+    list_names: a function that returns the names that can be opened.
     open_data: a function like `open_data`, with a name in place of the path.
     open_heldout: a function like `open_heldout`, with a name in place of the
       path.
   """
 
-  names: Callable[[], Collection[str]]
+  list_names: Callable[[], Collection[str]]
   open_data: Callable[..., PretrainingData]
   open_heldout: Callable[..., Heldout]
 
@@ -251,7 +253,7 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
     )
   if opener := _opener_with_name(name):
     return opener, name
-  names = sorted(name for opener in OPENERS for name in opener.names())
+  names = sorted(name for opener in OPENERS for name in opener.list_names())
   raise UserError(
     f"no seqio task or mixture {name!r} is registered; registered are:"
     f" {', '.join(names) or 'none'}. As data.path write MODULE:NAME, where"
@@ -260,7 +262,9 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
 
 
 def _opener_with_name(name: str) -> Opener | None:
-  return next((opener for opener in OPENERS if name in opener.names()), None)
+  return next(
+    (opener for opener in OPENERS if name in opener.list_names()), None
+  )
 
 
 def open_data(
@@ -291,25 +295,28 @@ def open_data(
   if registered := _find_opener(path):
     opener, name = registered
     return opener.open_data(name, builder, split, seed, cased, **options)
-  prepared, weights = _open_folders(path)
-  check_case(prepared, cased)
-  special, vocab_size = prepared[0].special, prepared[0].vocab_size
+  prepared_folders, weights = _open_folders(path)
+  check_case(prepared_folders, cased)
+  special, vocab_size = (
+    prepared_folders[0].special,
+    prepared_folders[0].vocab_size,
+  )
   recipe = make_recipe(builder, special, vocab_size, options)
   if recipe.num_streams:
-    if len(prepared) > 1:
+    if len(prepared_folders) > 1:
       raise UserError(
         f"data.streams={recipe.num_streams} can read one folder only, and the"
-        f" mixture has {len(prepared)}; set data.streams=0."
+        f" mixture has {len(prepared_folders)}; set data.streams=0."
       )
-    corpus = corpus_of_split(prepared[0], split)
+    corpus = corpus_of_split(prepared_folders[0], split)
     source: Source = StatefulStreams(corpus, recipe, seed)
-    return PretrainingData(source, vocab_size, special, prepared)
+    return PretrainingData(source, vocab_size, special, prepared_folders)
   streams = [
     Stream(corpus_of_split(folder, split), recipe, seed, name=str(index))
-    for index, folder in enumerate(prepared)
+    for index, folder in enumerate(prepared_folders)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
-  return PretrainingData(source, vocab_size, special, prepared)
+  return PretrainingData(source, vocab_size, special, prepared_folders)
 
 
 def open_heldout(
@@ -339,12 +346,15 @@ def open_heldout(
   if registered := _find_opener(path):
     opener, name = registered
     return opener.open_heldout(name, builder, split, limit, cased, **options)
-  prepared, _ = _open_folders(path)
-  check_case(prepared, cased)
+  prepared_folders, _ = _open_folders(path)
+  check_case(prepared_folders, cased)
   recipe = make_recipe(
-    builder, prepared[0].special, prepared[0].vocab_size, options
+    builder,
+    prepared_folders[0].special,
+    prepared_folders[0].vocab_size,
+    options,
   )
-  corpora = [corpus_of_split(folder, split) for folder in prepared]
+  corpora = [corpus_of_split(folder, split) for folder in prepared_folders]
   return Heldout(corpora, recipe, limit)
 
 
@@ -365,7 +375,7 @@ def describe_coverage(
     **options: see `open_data`.
   """
   del path, cased
-  for folder in data.prepared:
+  for folder in data.prepared_folders:
     # For text that is tokenised during training, the coverage is not known.
     if isinstance(folder, PreparedFolder):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)

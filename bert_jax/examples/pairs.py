@@ -20,7 +20,7 @@ from bert_jax.examples.rows import SEQUENCE_DTYPE
 from bert_jax.messages import UserError
 
 # A chunk: consecutive sentences of one document, from which a pair is made.
-CHUNK = np.dtype(
+CHUNK_DTYPE = np.dtype(
   [
     ("sentence", np.int64),  # the index in the corpus of the first sentence
     ("document", np.uint32),  # the index in the corpus of the document
@@ -122,7 +122,7 @@ def index_chunks(
       chunk of a single token is then left out.
 
   Returns:
-    `CHUNK` array in corpus order.
+    `CHUNK_DTYPE` array in corpus order.
   """
   documents = np.asarray(corpus.documents[first_document : end_document + 1])
   first_sentence, end_sentence = int(documents[0]), int(documents[-1])
@@ -168,7 +168,7 @@ def index_chunks(
   starts = follow_links(
     sentence_indices + np.where(is_random, num_a_sentences, num_sentences)
   )
-  chunks = np.empty(len(starts), CHUNK)
+  chunks = np.empty(len(starts), CHUNK_DTYPE)
   chunks["sentence"] = starts + first_sentence
   chunks["document"] = document_of_sentence[starts] + first_document
   chunks["a_count"] = num_a_sentences[starts]
@@ -188,7 +188,7 @@ def find_segments(
 
   Args:
     corpus: the documents, at least two.
-    chunks: [B] of `CHUNK`.
+    chunks: [B] of `CHUNK_DTYPE`.
     numbers: [B] uint64 global numbers of the examples.
     key: a key from `make_key`, for the random documents and the splits.
   """
@@ -283,7 +283,7 @@ def find_texts(
 
   Args:
     corpus: the documents.
-    chunks: [N] of `CHUNK`.
+    chunks: [N] of `CHUNK_DTYPE`.
     numbers: [N] uint64 numbers of the examples.
     key: a key from `make_key`.
     max_tokens: the row length without special tokens.

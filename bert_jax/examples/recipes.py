@@ -312,7 +312,7 @@ def electra_segments(
   configure_pretraining.py, `max_predictions` is (mask_rate + 0.005) * length.
   """
   _check_short_probability(options)
-  layout = assembly.Layout(
+  layout = assembly.RowLayout(
     special,
     vocab_size,
     options.length,
@@ -382,7 +382,7 @@ def lm(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
   No special tokens are needed. Padding has id 0 if the vocabulary has no
   padding token.
   """
-  layout = assembly.Layout(
+  layout = assembly.RowLayout(
     special,
     vocab_size,
     options.length,
@@ -490,7 +490,7 @@ def _pair_recipe(
   predicts_order: bool = False,
 ) -> Recipe:
   """Returns a recipe for pairs of segments; see `pairs.index_chunks`."""
-  layout = assembly.Layout(
+  layout = assembly.RowLayout(
     special,
     vocab_size,
     options.length,
@@ -524,7 +524,7 @@ def _sentence_recipe(
   crosses_documents: bool,
 ) -> Recipe:
   """Returns a recipe for whole sentences; see `sentences.index_sentences`."""
-  layout = assembly.Layout(
+  layout = assembly.RowLayout(
     special,
     vocab_size,
     options.length,
@@ -551,7 +551,7 @@ def _check_documents(
 
 
 def _layout_recipe(
-  layout: assembly.Layout,
+  layout: assembly.RowLayout,
   index: Callable[..., np.ndarray],
   static_masks: int = 0,
   find_texts: assembly.FindTexts = assembly.return_elements,

@@ -36,11 +36,11 @@ class Rows(NamedTuple):
 
   Attributes:
     ids: int32 token ids, with special tokens and padding.
-    sequences: int32; 1 in the first sequence of a row, 2 in the second, ...; 0
-      at padding.
-    segments: int32; 1 in the second text of a pair and at the [SEP] after it,
-      else 0.
-    positions: int32; 0, 1, ... in each sequence, 0 at padding.
+    sequence_ids: int32; 1 in the first sequence of a row, 2 in the second, ...;
+      0 at padding.
+    segment_ids: int32; 1 in the second text of a pair and at the [SEP] after
+      it, else 0.
+    position_ids: int32; 0, 1, ... in each sequence, 0 at padding.
     is_text: bool, False at special tokens and padding.
     token_index: int64, the index of each text token in the corpus; it has no
       meaning at special tokens and padding.
@@ -49,9 +49,9 @@ class Rows(NamedTuple):
   """
 
   ids: np.ndarray
-  sequences: np.ndarray
-  segments: np.ndarray
-  positions: np.ndarray
+  sequence_ids: np.ndarray
+  segment_ids: np.ndarray
+  position_ids: np.ndarray
   is_text: np.ndarray
   token_index: np.ndarray
   lengths: np.ndarray
@@ -333,8 +333,8 @@ def lay_out(
     width
   )
   ids = tokens.take(token_index, mode="clip").astype(np.int32)
-  sequences = spread(parts.sequence + 1, 0, np.int32)
-  ids[sequences == 0] = pad
+  sequence_ids = spread(parts.sequence + 1, 0, np.int32)
+  ids[sequence_ids == 0] = pad
   # Write the special tokens over the ids that were fetched at their columns.
   row_indices, part_indices = np.nonzero(
     (parts.special >= 0) & (parts.length > 0)
@@ -342,16 +342,16 @@ def lay_out(
   ids[row_indices, part_begins[row_indices, part_indices]] = parts.special[
     part_indices
   ]
-  positions = np.arange(width, dtype=np.int32)
-  positions = positions - spread(
+  position_ids = np.arange(width, dtype=np.int32)
+  position_ids = position_ids - spread(
     sequence_begins[:, parts.sequence], 0, np.int32
   )
-  positions[sequences == 0] = 0
+  position_ids[sequence_ids == 0] = 0
   return Rows(
     ids,
-    sequences,
+    sequence_ids,
     spread(parts.segment, 0, np.int32),
-    positions,
+    position_ids,
     spread(parts.special < 0, False, bool),
     token_index,
     lengths,

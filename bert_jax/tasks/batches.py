@@ -366,8 +366,8 @@ class TrainingSplit:
   Attributes:
     task: the task of the folder.
     folder: the opened folder.
-    prepared: a tuple with only `folder`; a `Source` for pre-training has a
-      tuple of prepared folders here.
+    prepared_folders: a tuple with only `folder`; a `Source` for pre-training
+      has a tuple of prepared folders here.
     vocab_size: the number of ids that a model needs.
     special: the ids of the special tokens.
     features: key -> (shape of one entry of a batch of the largest length,
@@ -392,7 +392,7 @@ class TrainingSplit:
       epochs: the number of epochs to train.
       validation_splits: the names of the splits to evaluate.
     """
-    self.folder, self.prepared = folder, (folder,)
+    self.folder, self.prepared_folders = folder, (folder,)
     self.task = encoded_rows.task_of(folder.meta["task"])
     self.vocab_size = folder.meta["vocab_size"]
     self.special = SpecialIds(**folder.meta["special"])

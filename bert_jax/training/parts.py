@@ -109,7 +109,7 @@ class Setup:
     self,
   ) -> Sequence[reader.PreparedFolder | batches.TaskFolder]:
     """The folders of the first phase's data."""
-    return self.feeds[0].training_rows.prepared
+    return self.feeds[0].training_rows.prepared_folders
 
   @property
   def fingerprints(self) -> list[str | None]:
@@ -132,6 +132,8 @@ class Setup:
   def mapped_folders(self) -> list[reader.PreparedFolder]:
     """The prepared folders of all phases, which are mapped into memory."""
     folders = [
-      folder for feed in self.feeds for folder in feed.training_rows.prepared
+      folder
+      for feed in self.feeds
+      for folder in feed.training_rows.prepared_folders
     ]
     return [f for f in folders if isinstance(f, reader.PreparedFolder)]

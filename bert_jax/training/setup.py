@@ -88,7 +88,7 @@ def build(
   config = dataclasses.replace(config, model=model)
   if config.teacher:
     opened_teacher = teacher.open_teacher(
-      config.teacher, first_data.prepared[0], task
+      config.teacher, first_data.prepared_folders[0], task
     )
     teacher_section = dataclasses.replace(
       config.teacher, model=opened_teacher.model

@@ -75,7 +75,7 @@ def open_start_model(
     ValueError: the model cannot be read, or does not fit the data or the
       config.
   """
-  pieces = data.prepared[0].vocab
+  pieces = data.prepared_folders[0].vocab
   if config.trains_on_task:
     pretrained_model = read_for_fine_tuning(
       config.init_from, pieces, config.data.path, config.model.family

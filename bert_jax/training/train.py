@@ -164,7 +164,9 @@ def print_summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
         say(f"{name}: {logging.result_text(name, mean)}")
   elif isinstance(last_feed.heldout, loader.Heldout) and means:
     assert isinstance(first_data, loader.PretrainingData)
-    counts = np.sum([folder.unigrams for folder in first_data.prepared], 0)
+    counts = np.sum(
+      [folder.unigrams for folder in first_data.prepared_folders], 0
+    )
     smoothing = last_feed.phase.data_options.get("smoothing", 0.0)
     for line in evaluate.summary_lines(
       last_feed.heldout, counts, means, smoothing

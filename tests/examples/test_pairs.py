@@ -219,7 +219,7 @@ def test_a_corpus_of_one_document_is_refused(empty_documents):
 def test_random_segments_are_uniform_over_all_other_documents():
   documents, _ = numbered_documents([[3]] * 10)
   corpus = corpus_from_documents(documents)
-  chunks = np.zeros(9000, pairs.CHUNK)
+  chunks = np.zeros(9000, pairs.CHUNK_DTYPE)
   chunks["document"], chunks["sentence"] = 4, 4
   chunks["a_count"] = chunks["count"] = 1
   chunks["target"], chunks["random"] = 20, True

@@ -345,7 +345,9 @@ def test_a_text_task_holds_out_the_same_documents_as_prepare(
   assert_equal_batches(
     read_rows("mine", "validation"), expected.read(0, len(expected))
   )
-  opened = loader.open_data(folder, "bert_pairs", **ROW_OPTIONS).prepared[0]
+  opened = loader.open_data(
+    folder, "bert_pairs", **ROW_OPTIONS
+  ).prepared_folders[0]
   np.testing.assert_array_equal(task.source.documents.unigrams, opened.unigrams)
   groups = [corpus for _, corpus in task.source.documents.groups(0)]
   tokens = np.concatenate([corpus.tokens for corpus in groups])
