@@ -1,6 +1,7 @@
 """Tells errors of XLA and of its libraries apart by their status.
 
-These libraries raise only a few classes of errors (RuntimeError, ValueError).
+XLA and its libraries raise only a few classes of errors (RuntimeError,
+ValueError).
 The name of the status is only in the error's message, and only this file reads
 the status there.
 """

@@ -43,9 +43,9 @@ MAX_LENGTH = 512
 # more. Each program waits for its first numbers, so few large programs wait
 # less than many small ones.
 MAX_SCORES_OF_PROGRAM = 512 * 512
-# The number of queries whose scores a program computes together is the first of
-# these that divides the length. If none does, a program computes all scores of
-# a head together.
+# A program computes the scores of this many queries together: of the first
+# number that divides the length. If no number divides it, a program computes
+# all scores of a head together.
 BLOCK_SIZES = (256, 128)
 # The number of columns of a register.
 REGISTER_COLUMNS = 128

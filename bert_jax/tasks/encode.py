@@ -139,9 +139,9 @@ def _cut_choices(
 
   Returns:
     What happened -> the ids of the examples. The choices of an example differ
-    only between their common beginning and their common end. A choice has lost
-    tokens if its row lacks a token between these two. Choices became equal if
-    their rows are equal, but their uncut texts are not.
+    only in the middle, between their common beginning and their common end. A
+    choice has lost tokens if its row lacks a token of the middle. Choices
+    became equal if their rows are equal, but their uncut texts are not.
   """
   examples_with_lost_tokens, examples_with_equal_choices = [], []
   for i, example in enumerate(examples):

@@ -89,7 +89,7 @@ def write(
   | span, if a question may have no answer | also `null_odds.json` |
   | tagging | `predictions.conll` |
   | GLUE, SuperGLUE | see `server_files` |
-  | all others | `predictions.jsonl` with `id` and `prediction` |
+  | every other task | `predictions.jsonl` with `id` and `prediction` |
 
   Args:
     folder: the folder for the files, which is made if it does not exist.

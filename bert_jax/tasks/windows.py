@@ -165,7 +165,7 @@ def encode_masked_texts(
 ) -> tuple[Rows, np.ndarray]:
   """Encodes texts with mask tokens: there is a row for each mask token.
 
-  A row has the tokens around its mask; these may include other masks.
+  A row has its mask and the tokens around it, which may include other masks.
 
   Args:
     texts: texts with the tokenizer's mask token.

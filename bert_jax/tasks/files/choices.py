@@ -96,8 +96,8 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
 def parse_swag(task: Task, record: Record, needs_label: bool) -> dict[str, Any]:
   """Makes SWAG's example: pairs of the first and a possible second sentence.
 
-  A second sentence is the given beginning with one of the endings (Devlin et
-  al. 2018, section 4.4).
+  A second sentence is its given beginning, followed by one of the endings
+  (Devlin et al. 2018, section 4.4).
 
   Args:
     task: SWAG's task.

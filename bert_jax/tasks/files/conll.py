@@ -72,8 +72,8 @@ def records(
     word_column: the number of the column of words, counted like `tag_column`.
 
   Raises:
-    ValueError: a line has not as many columns as the first line, or there is no
-      such column of tags or words.
+    ValueError: a line does not have as many columns as the first line, or there
+      is no such column of tags or words.
   """
   words: list[str] = []
   tags: list[str] = []

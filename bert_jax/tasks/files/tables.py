@@ -129,7 +129,7 @@ def headless_records(
     " of its columns into a first line"
   )
   yield from _records_of_rows(
-    path, rows, list(names), skipped=None, remedy=remedy
+    path, rows, list(names), skipped_lines=None, remedy=remedy
   )
 
 
@@ -141,7 +141,7 @@ def table_records(
   Args:
     path: the file, with tabs or (.csv) commas between columns.
     skipped_lines: a list, to which FILE:LINE of each skipped row is appended. A
-      row is skipped if it has not as many columns as the first line. If
+      row is skipped if it does not have as many columns as the first line. If
       `skipped_lines` is None, such a row is an error.
 
   Raises:
