@@ -184,7 +184,9 @@ class TokenDiscriminator(nn.Module):
       name="dense",
     )(hidden)
     x = layers.activation(self.activation)(x)
-    output = heads.Classifier(1, 0.0, self.kernel_init, name="output")
+    output = heads.Classifier(
+      num_labels=1, dropout=0.0, kernel_init=self.kernel_init, name="output"
+    )
     return output(x)[..., 0]
 
 

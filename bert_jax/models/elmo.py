@@ -214,8 +214,8 @@ class Elmo(nn.Module):
 
   def setup(self) -> None:
     """Makes the character network, the LSTM layers and the dropout."""
-    char_cnn = nn.remat(CharCnn) if self.remat else CharCnn
-    self.words = char_cnn(
+    char_cnn_class = nn.remat(CharCnn) if self.remat else CharCnn
+    self.words = char_cnn_class(
       self.num_chars,
       self.char_dim,
       self.filters,
@@ -539,6 +539,7 @@ def flops(
   num_layer_weights = (
     2 * encoder.hidden * 4 * encoder.cell + encoder.cell * encoder.hidden
   )
+  # There are two directions, and a weight costs two operations for each word.
   word_flops += (
     2
     * 2.0

@@ -310,7 +310,7 @@ def build_variant(
   fields = _field_names(encoder_class)
   for name in overrides:
     if name not in fields:
-      suggestions = difflib.get_close_matches(name, fields, 1)
+      suggestions = difflib.get_close_matches(name, fields, n=1)
       hint = (
         f"did you mean {suggestions[0]!r}?"
         if suggestions

@@ -128,6 +128,10 @@ def _with_automatic_axes(
       output = function(scopes, arrays)
     return output, repack(scopes)
 
-  # `run` gets all variables (first filter) and all keys (third filter), and
-  # gives no variables back (second filter).
-  return lift.pack(run, (True,), (False,), (True,))
+  # `run` gets all variables and all keys, and gives no variables back.
+  return lift.pack(
+    run,
+    in_variable_filters=(True,),
+    out_variable_filters=(False,),
+    rng_filters=(True,),
+  )

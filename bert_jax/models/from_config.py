@@ -192,7 +192,9 @@ class NextSentenceModel(nn.Module):
     """Makes the pooler and the head."""
     encoder = self.encoder
     self.pooler = heads.Pooler(encoder.dtype, encoder.kernel_init)
-    self.pair = heads.Classifier(2, 0.0, encoder.kernel_init)
+    self.pair = heads.Classifier(
+      num_labels=2, dropout=0.0, kernel_init=encoder.kernel_init
+    )
 
   def __call__(
     self, batch: Batch, *, train: bool = False

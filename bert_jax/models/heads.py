@@ -30,8 +30,8 @@ class MaskedLanguageModel(nn.Module):
   run_pretraining.py, get_masked_lm_output).
 
   Attributes:
-    vocab_size: the number of pieces. The table's rows beyond this number get
-      the lowest float32 as logits. So such a row gets probability 0 and no
+    vocab_size: the number of pieces. The word table's rows beyond this number
+      get the lowest float32 as logits. So such a row gets probability 0 and no
       gradient, and is never the argmax.
     activation: the activation between the dense layer and the LayerNorm.
     norm_epsilon: the epsilon of the LayerNorm.
@@ -302,7 +302,9 @@ class ForPreTraining(nn.Module):
       self.span = build_word_head(encoder, SpanBoundary)
     if self.pairs:
       self.pooler = Pooler(encoder.dtype, encoder.kernel_init)
-      self.pair = Classifier(2, 0.0, encoder.kernel_init)
+      self.pair = Classifier(
+        num_labels=2, dropout=0.0, kernel_init=encoder.kernel_init
+      )
 
   @explicit_axes.accepted()
   def __call__(
@@ -396,9 +398,12 @@ def head_flops(
 def span_flops(hidden: int, vocab_size: int, num_predictions: int) -> float:
   """Counts the floating-point operations of the boundary head's forward pass.
 
+  Only matrix products count. A predicted token costs
+  2 ((2 d + p) d + d^2 + d v), where p is `SPAN_OFFSET_WIDTH`.
+
   Args:
-    hidden: the width of the hidden states, and of the word table.
-    vocab_size: the number of pieces.
+    hidden: d, the width of the hidden states, and of the word table.
+    vocab_size: v, the number of pieces.
     num_predictions: the number of predicted tokens in all rows together.
   """
   d, p, v = hidden, SPAN_OFFSET_WIDTH, vocab_size

@@ -121,6 +121,7 @@ def draw_classes(
   # So `fraction` spreads the draws between the possible values of `uniform`.
   values = jnp.exp(uniform * scale) * (1.0 + fraction * (scale * 2.0**-23))
   ids = jnp.clip(values.astype(jnp.int32) - 1, 0, vocab_size - 1)
+  # Sort the ids, in order to find the first draw of each class.
   order = jnp.argsort(ids, stable=True)
   sorted_ids = ids[order]
   is_first = jnp.append(True, sorted_ids[1:] != sorted_ids[:-1])
@@ -128,6 +129,8 @@ def draw_classes(
   # For each draw, the index of the newest class up to this draw.
   class_index = jnp.cumsum(is_new) - 1
   num_tries = (class_index < count - 1).sum() + 1
+  # A repeated draw gets the index `count`. Indices from `count` on are out of
+  # range, and are dropped.
   indices = jnp.where(is_new, class_index, count)
   classes = jnp.zeros(count, jnp.int32).at[indices].set(ids, mode="drop")
   return classes, num_tries.astype(jnp.float32)
@@ -416,6 +419,8 @@ def _direction_losses(
       strict=True,
     )
   ]
+  # `vectors_and_biases` has the labels of each direction, and then the
+  # candidates of each direction.
   return [
     sampled_losses(
       hidden[direction],

@@ -349,7 +349,7 @@ def build(
     padding_id: the id of padding in the data's vocabulary. With None, which is
       for use without data, no gradient is stopped.
     span_head: the head for questions. In BERT's head "apart", start and end are
-      independent, and the score at the first position means that there is no
+      independent, and a span at the first position means that there is no
       answer. ELECTRA's head "joint" (see `question_head`) reads only the
       context, whatever `span_positions` is.
 

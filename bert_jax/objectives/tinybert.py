@@ -265,7 +265,7 @@ def layer_sums(
     teacher_encoder.apply, {"params": teacher_params}
   )
   teacher_states = tinybert.layer_states(apply_teacher, batch)
-  student_layers = _attention_params(params["encoder"], 1), states[:-1]
+  student_layers = _attention_params(params["encoder"], step=1), states[:-1]
   teacher_layers = (
     _attention_params(teacher_params, layer_step),
     teacher_states[:-1][layer_step - 1 :: layer_step],

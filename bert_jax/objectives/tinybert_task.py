@@ -295,8 +295,12 @@ def _build_prediction_stage(
 
   def flops(batch: Batch) -> float:
     shape = batch["input_ids"].shape
-    student_flops = finetune.training_flops(student_model.encoder, shape, False)
-    teacher_flops = finetune.training_flops(teacher_model.encoder, shape, False)
+    student_flops = finetune.training_flops(
+      student_model.encoder, shape, has_language_model=False
+    )
+    teacher_flops = finetune.training_flops(
+      teacher_model.encoder, shape, has_language_model=False
+    )
     # `training_flops` counts 3 forward passes; the teacher does only 1.
     return student_flops + teacher_flops / 3
 

@@ -316,7 +316,11 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
       folder.mkdir(parents=True, exist_ok=True)
       # transformers refuses a safetensors file whose header has no "format".
       model_folder.write_files(
-        str(folder), config, arrays, weights.tokenizer_files, {"format": "pt"}
+        str(folder),
+        config,
+        arrays,
+        weights.tokenizer_files,
+        metadata={"format": "pt"},
       )
 
 

@@ -114,7 +114,9 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
     # A memory map leaves the arrays on the disk. Files of old versions of torch
     # are not zip files and cannot be mapped.
     is_zip = zipfile.is_zipfile(path)
-    tensors = torch.load(path, "cpu", weights_only=True, mmap=is_zip)
+    tensors = torch.load(
+      path, map_location="cpu", weights_only=True, mmap=is_zip
+    )
   except pickle.UnpicklingError as e:
     raise UserError(
       f"{path} holds more than tensors and is not opened: loading it could run"

@@ -39,14 +39,14 @@ _WORD_TABLE = "embeddings.word_embeddings.weight"
 # Buffers that some versions save. They follow from the model's sizes.
 _BUFFER_PATTERNS = ("*embeddings.position_ids", "*embeddings.token_type_ids")
 _BERT_NAMING = Naming(
-  "Bert",
-  "bert",
-  "bert.",
-  {
+  class_prefix="Bert",
+  model_type="bert",
+  prefix="bert.",
+  tied_arrays={
     "cls.predictions.decoder.weight": (True, _WORD_TABLE),
     "cls.predictions.decoder.bias": (False, "cls.predictions.bias"),
   },
-  _BUFFER_PATTERNS,
+  skipped_patterns=_BUFFER_PATTERNS,
 )
 NAMINGS: dict[str, Naming] = {
   "bert": _BERT_NAMING,
@@ -55,46 +55,49 @@ NAMINGS: dict[str, Naming] = {
     skipped_patterns=(*_BUFFER_PATTERNS, "fit_dense*")
   ),
   "roberta": Naming(
-    "Roberta",
-    "roberta",
-    "roberta.",
-    {
+    class_prefix="Roberta",
+    model_type="roberta",
+    prefix="roberta.",
+    tied_arrays={
       "lm_head.decoder.weight": (True, _WORD_TABLE),
       "lm_head.decoder.bias": (False, "lm_head.bias"),
     },
-    _BUFFER_PATTERNS,
-    (("XLMRoberta", "xlm-roberta"), ("Camembert", "camembert")),
+    skipped_patterns=_BUFFER_PATTERNS,
+    models_with_same_names=(
+      ("XLMRoberta", "xlm-roberta"),
+      ("Camembert", "camembert"),
+    ),
   ),
   "albert": Naming(
-    "Albert",
-    "albert",
-    "albert.",
-    {
+    class_prefix="Albert",
+    model_type="albert",
+    prefix="albert.",
+    tied_arrays={
       "predictions.decoder.weight": (True, _WORD_TABLE),
       "predictions.decoder.bias": (False, "predictions.bias"),
     },
-    _BUFFER_PATTERNS,
+    skipped_patterns=_BUFFER_PATTERNS,
   ),
   "electra": Naming(
-    "Electra",
-    "electra",
-    "electra.",
-    {"generator_lm_head.weight": (True, _WORD_TABLE)},
-    _BUFFER_PATTERNS,
+    class_prefix="Electra",
+    model_type="electra",
+    prefix="electra.",
+    tied_arrays={"generator_lm_head.weight": (True, _WORD_TABLE)},
+    skipped_patterns=_BUFFER_PATTERNS,
   ),
   "distilbert": Naming(
-    "DistilBert",
-    "distilbert",
-    "distilbert.",
-    {"vocab_projector.weight": (True, _WORD_TABLE)},
-    _BUFFER_PATTERNS,
+    class_prefix="DistilBert",
+    model_type="distilbert",
+    prefix="distilbert.",
+    tied_arrays={"vocab_projector.weight": (True, _WORD_TABLE)},
+    skipped_patterns=_BUFFER_PATTERNS,
   ),
   "gpt": Naming(
-    "OpenAIGPT",
-    "openai-gpt",
-    "transformer.",
-    {"lm_head.weight": (True, "tokens_embed.weight")},
-    ("*position_ids", "*attn.bias", "*attn.masked_bias"),
+    class_prefix="OpenAIGPT",
+    model_type="openai-gpt",
+    prefix="transformer.",
+    tied_arrays={"lm_head.weight": (True, "tokens_embed.weight")},
+    skipped_patterns=("*position_ids", "*attn.bias", "*attn.masked_bias"),
   ),
 }
 
@@ -133,7 +136,7 @@ _DISTILBERT_LAYER = {
 def _dense_rules(path: str, name: str) -> list[Rule]:
   """Returns the rules for the dense layer `path`, which files call `name`."""
   return [
-    Rule(f"{path}/kernel", f"{name}.weight", "transpose"),
+    Rule(f"{path}/kernel", f"{name}.weight", layout="transpose"),
     Rule(f"{path}/bias", f"{name}.bias"),
   ]
 
@@ -166,15 +169,15 @@ def _layer_rules(
       rules += _norm_rules(module_path, name_in_file)
     elif module == "attention/output":
       rules.append(
-        Rule(f"{module_path}/kernel", f"{name_in_file}.weight", "output")
+        Rule(f"{module_path}/kernel", f"{name_in_file}.weight", layout="output")
       )
       rules.append(Rule(f"{module_path}/bias", f"{name_in_file}.bias"))
     elif module.startswith("attention/"):
       rules.append(
-        Rule(f"{module_path}/kernel", f"{name_in_file}.weight", "heads")
+        Rule(f"{module_path}/kernel", f"{name_in_file}.weight", layout="heads")
       )
       rules.append(
-        Rule(f"{module_path}/bias", f"{name_in_file}.bias", "heads_bias")
+        Rule(f"{module_path}/bias", f"{name_in_file}.bias", layout="heads_bias")
       )
     else:
       rules += _dense_rules(module_path, name_in_file)
@@ -203,13 +206,13 @@ def _gpt_rules(prefix: str) -> list[Rule]:
       Rule(
         f"{projection_path}/kernel",
         f"{name_in_file}.weight",
-        "split_outputs",
+        layout="split_outputs",
         section=(i, 3),
       ),
       Rule(
         f"{projection_path}/bias",
         f"{name_in_file}.bias",
-        "heads_bias",
+        layout="heads_bias",
         section=(i, 3),
       ),
     ]
@@ -222,7 +225,7 @@ def _gpt_rules(prefix: str) -> list[Rule]:
       Rule(
         f"{layer_path}/{module}/kernel",
         f"{layer_name}.{module_name}.weight",
-        layout,
+        layout=layout,
       ),
       Rule(f"{layer_path}/{module}/bias", f"{layer_name}.{module_name}.bias"),
     ]
@@ -373,7 +376,9 @@ def head_rules(
   if family == "gpt":
     if is_choice:
       return _dense_rules(classifier_path, "multiple_choice_head.summary")
-    return [Rule(f"{classifier_path}/kernel", "score.weight", "transpose")]
+    return [
+      Rule(f"{classifier_path}/kernel", "score.weight", layout="transpose")
+    ]
   if family == "distilbert":
     rules_of_pooler = _dense_rules("pooler/dense", "pre_classifier")
     return rules_of_pooler + _dense_rules(classifier_path, "classifier")

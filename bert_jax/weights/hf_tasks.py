@@ -170,7 +170,9 @@ def file_has_pair_head(family: str, array_names: Collection[str]) -> bool:
   """Returns True if an array of a head for pairs is in `array_names`."""
   if not family_has_pair_head(family):
     return False
-  rules = hf_names.head_rules(family, "pretraining", "", has_pair_head=True)
+  rules = hf_names.head_rules(
+    family, task="pretraining", prefix="", has_pair_head=True
+  )
   return any(
     rule.name_in_file in array_names
     for rule in rules

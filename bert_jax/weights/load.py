@@ -174,7 +174,7 @@ def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
     tower: "generator" or "discriminator".
   """
   weights = generator_discriminator.choose_tower(
-    model.weights, None, model.path, tower
+    model.weights, tower=None, path=model.path, default_tower=tower
   )
   if weights is model.weights:
     return model
@@ -253,7 +253,7 @@ def _models_advice(name: str) -> str:
   model, the text lists what can be opened.
   """
   names = shipped.model_names()
-  if difflib.get_close_matches(name, names, 1):
+  if difflib.get_close_matches(name, names, n=1):
     return did_you_mean(name, names)
   return (
     "; a model is the folder of a run, a folder with config.json and weights,"

@@ -53,7 +53,9 @@ def read(name: str) -> Weights:
 
   folder = MODELS_FOLDER / name
   config = files.read_json_object(
-    str(folder / model_folder.CONFIG_FILE), _REMEDY, _REMEDY
+    str(folder / model_folder.CONFIG_FILE),
+    missing_advice=_REMEDY,
+    damaged_advice=_REMEDY,
   )
   path = folder / PARAMETERS_FILE
   try:

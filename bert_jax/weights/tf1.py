@@ -333,7 +333,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     source_of_sizes = config_path
   source = f"{checkpoint}, with the sizes of {source_of_sizes}"
   rules = tf1_names.rules(config)
-  params = mapping.to_params(rules, arrays, shapes, (), source)
+  params = mapping.to_params(
+    rules, arrays, shapes, skipped_patterns=(), source=source
+  )
   config["source"] = {
     "format": "tf1",
     "dtype": hf_files.common_dtype(arrays, checkpoint),

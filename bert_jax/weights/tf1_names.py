@@ -97,7 +97,7 @@ def _norm_rules(path: str, name: str) -> list[Rule]:
 
 def _output_rules(path: str, scope: str) -> list[Rule]:
   return [
-    Rule(f"{path}/kernel", f"{scope}output_weights", "transpose"),
+    Rule(f"{path}/kernel", f"{scope}output_weights", layout="transpose"),
     Rule(f"{path}/bias", f"{scope}output_bias"),
   ]
 
@@ -135,15 +135,23 @@ def _layer_rules(
       rules += _norm_rules(module_path, name_in_file)
     elif module == "attention/output":
       rules.append(
-        Rule(f"{module_path}/kernel", f"{name_in_file}/kernel", "split_inputs")
+        Rule(
+          f"{module_path}/kernel",
+          f"{name_in_file}/kernel",
+          layout="split_inputs",
+        )
       )
       rules.append(Rule(f"{module_path}/bias", f"{name_in_file}/bias"))
     elif module.startswith("attention/"):
       rules.append(
-        Rule(f"{module_path}/kernel", f"{name_in_file}/kernel", "split_outputs")
+        Rule(
+          f"{module_path}/kernel",
+          f"{name_in_file}/kernel",
+          layout="split_outputs",
+        )
       )
       rules.append(
-        Rule(f"{module_path}/bias", f"{name_in_file}/bias", "heads_bias")
+        Rule(f"{module_path}/bias", f"{name_in_file}/bias", layout="heads_bias")
       )
     else:
       rules += _dense_rules(module_path, name_in_file)
