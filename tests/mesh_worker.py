@@ -29,7 +29,7 @@ MESHES_AND_COUNTS = (
   (1, 2, 4, 8),
 )
 # 61 pieces cannot be divided evenly among several devices.
-MODEL = dict(
+MODEL_OPTIONS = dict(
   family="bert", variant="tiny", hidden=32, heads=4, mlp=64, vocab_size=61
 )
 NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
@@ -65,7 +65,7 @@ def make_mesh(shape):
 
 
 def make_objective_and_optimizer(mesh, **model):
-  model = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
+  model = MODEL_OPTIONS | {"vocab_multiple": mesh.shape["tensor"]} | model
   objective = objectives.build("mlm", model, {})
   schedule = optim.build_schedule(
     total_steps=10, name="bert", peak=1e-3, warmup=0.1
@@ -219,7 +219,7 @@ def report_padding(report, mesh, state):
 
 
 def make_logits_function(mesh, **model):
-  options = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
+  options = MODEL_OPTIONS | {"vocab_multiple": mesh.shape["tensor"]} | model
   options.pop("family")
   module = bert.ForPreTraining(bert.build(**options))
   return jax.jit(lambda params, batch: module.apply({"params": params}, batch))

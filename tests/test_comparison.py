@@ -8,14 +8,16 @@ import sys
 
 import pytest
 
-FOLDER = pathlib.Path(__file__).parent.parent / "experiments" / "comparison"
+COMPARISON_FOLDER = (
+  pathlib.Path(__file__).parent.parent / "experiments" / "comparison"
+)
 
 
 @pytest.fixture
 def compare(monkeypatch):
   """Yields the module of experiments/comparison/compare.py."""
   monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-  monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+  monkeypatch.setattr(sys, "path", [str(COMPARISON_FOLDER), *sys.path])
   module = importlib.import_module("compare")
   yield module
   for name in ("compare", "config"):
@@ -193,8 +195,13 @@ class FakeChildren:
     workdir = [a.partition("=")[2] for a in arguments if "--workdir=" in a]
     if workdir:
       steps = int(flags.get("--config.total_steps", 40))
-      row = {"step": steps, "split": "heldout", "matthews": 0.25, "loss": 2.0}
-      rows = [
+      heldout_line = {
+        "step": steps,
+        "split": "heldout",
+        "matthews": 0.25,
+        "loss": 2.0,
+      }
+      train_lines = [
         {
           "step": step,
           "split": "train",
@@ -205,8 +212,10 @@ class FakeChildren:
       ]
       folder = pathlib.Path(workdir[0])
       folder.mkdir(exist_ok=True)
-      lines = "".join(json.dumps(row) + "\n" for row in [*rows, row])
-      (folder / "metrics.jsonl").write_text(lines, "utf-8")
+      metrics_text = "".join(
+        json.dumps(line) + "\n" for line in [*train_lines, heldout_line]
+      )
+      (folder / "metrics.jsonl").write_text(metrics_text, "utf-8")
     else:
       output = pathlib.Path(arguments[arguments.index("--output") + 1])
       text = json.dumps({"accuracy": 0.5, "mlm_loss": 3.0})

@@ -10,11 +10,11 @@ import re
 import pytest
 from prepared import random_documents, write_prepared
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "jax.md"
+PAGE_PATH = pathlib.Path(__file__).parents[1] / "docs" / "jax.md"
 PROGRAM_BY_TITLE = dict(
   re.findall(
     r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```",
-    PAGE.read_text(),
+    PAGE_PATH.read_text(),
     re.DOTALL | re.MULTILINE,
   )
 )
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 
 
 def test_every_program_of_the_page_is_found():
-  assert len(PROGRAM_BY_TITLE) == PAGE.read_text().count("```python") == 10
+  assert len(PROGRAM_BY_TITLE) == PAGE_PATH.read_text().count("```python") == 10
   assert PROGRAM_BY_TITLE.keys() > {*SLOW_TITLES}
 
 
@@ -68,7 +68,7 @@ def test_a_program_runs(title, folder, monkeypatch):
     pytest.skip("the extra [data] is not there")
   monkeypatch.chdir(folder)
   try:
-    exec(compile(program, f"{PAGE}: {title}", "exec"), {})
+    exec(compile(program, f"{PAGE_PATH}: {title}", "exec"), {})
   finally:
     if "seqio" in program:
       import seqio

@@ -15,10 +15,10 @@ from bert_jax.training import train
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = pathlib.Path(__file__).parents[1]
-NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
+NOTEBOOK_PATHS = sorted(ROOT.glob("notebooks/*.ipynb"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", NOTEBOOK_PATHS, ids=lambda path: path.name)
 def test_a_notebook_runs_and_is_saved_without_outputs(
   path, tmp_path, monkeypatch
 ):

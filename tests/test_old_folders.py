@@ -20,7 +20,7 @@ from bert_jax.training import train
 from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
-DATA = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
+DATA_FOLDER = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
 # Relative tolerances. CPUs add in different orders, and 20 steps of Adam
 # enlarge the differences of rounding.
 PREDICTION_TOLERANCE, TRAINING_TOLERANCE = 1e-5, 5e-5
@@ -29,7 +29,7 @@ PREDICTION_TOLERANCE, TRAINING_TOLERANCE = 1e-5, 5e-5
 @pytest.fixture(scope="module")
 def old_folders(tmp_path_factory):
   path = tmp_path_factory.mktemp("old")
-  with tarfile.open(DATA / "folders.tar.xz") as archive:
+  with tarfile.open(DATA_FOLDER / "folders.tar.xz") as archive:
     archive.extractall(path, filter="data")
   return path
 
@@ -124,7 +124,7 @@ def test_a_run_continues(old_folders, tmp_path, name, data_folder, config_name):
 
 
 def test_masks_are_filled_as_before(old_folders, capsys):
-  expected_lines = read_lines(DATA / "fill_mask.jsonl")
+  expected_lines = read_lines(DATA_FOLDER / "fill_mask.jsonl")
   texts = [line["text"] for line in expected_lines]
   execute(
     ["fill-mask", "--json", "--model", str(old_folders / "pretrained"), *texts]
@@ -145,14 +145,14 @@ def test_models_predict_as_before(old_folders, tmp_path, name, texts):
   output = tmp_path / "predictions.jsonl"
   options = {
     "--model": old_folders / name,
-    "--input": DATA / f"{texts}.jsonl",
+    "--input": DATA_FOLDER / f"{texts}.jsonl",
     "--output": output,
   }
   execute(
     ["predict", *(str(part) for pair in options.items() for part in pair)]
   )
   assert_close_json(
-    read_lines(output), read_lines(DATA / f"predicted_{texts}.jsonl")
+    read_lines(output), read_lines(DATA_FOLDER / f"predicted_{texts}.jsonl")
   )
 
 

@@ -13,7 +13,7 @@ from bert_jax.tasks import prepare_task, task_inputs
 from bert_jax.tasks.files import tables
 from bert_jax.text import train_vocabulary
 
-LINE = "some words of one text, and more words\n\n"
+DOCUMENT = "some words of one text, and more words\n\n"
 CHANGED_MESSAGE = r"a\.(txt|tsv|jsonl) was changed while it was read"
 
 
@@ -46,7 +46,7 @@ def write_half_character(path):
 @pytest.fixture
 def text_path(tmp_path):
   path = tmp_path / "a.txt"
-  path.write_text(LINE * 40)
+  path.write_text(DOCUMENT * 40)
   (tmp_path / "vocab.txt").write_text(
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsome\nwords\nof\n"
   )

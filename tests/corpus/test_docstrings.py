@@ -6,7 +6,7 @@ import sys
 
 from bert_jax.corpus import docstrings, sources
 
-NUMPY_STYLE = '''"""
+NUMPY_STYLE_DOCSTRING = '''"""
     Compute the thing that
     everybody wants to have, and return it to the caller of this function.
 
@@ -40,7 +40,7 @@ NUMPY_STYLE = '''"""
     """
 '''
 
-GOOGLE_STYLE = '''"""Short summary.
+GOOGLE_STYLE_DOCSTRING = '''"""Short summary.
 
   Args:
     x: A tensor of the shape that the other tensor has, or one that can be
@@ -64,7 +64,7 @@ def strip_quotes(literal: str) -> str:
 
 
 def test_prose_of_numpy_docstrings():
-  assert docstrings.extract_prose(strip_quotes(NUMPY_STYLE)) == [
+  assert docstrings.extract_prose(strip_quotes(NUMPY_STYLE_DOCSTRING)) == [
     "Compute the thing that everybody wants to have, and return it to the"
     " caller of this function.",
     "The first argument is the one that comes before the second and the third,"
@@ -74,7 +74,7 @@ def test_prose_of_numpy_docstrings():
 
 
 def test_prose_of_google_docstrings():
-  assert docstrings.extract_prose(strip_quotes(GOOGLE_STYLE)) == [
+  assert docstrings.extract_prose(strip_quotes(GOOGLE_STYLE_DOCSTRING)) == [
     "A tensor of the shape that the other tensor has, or one that can be"
     " broadcast to it by the usual rules.",
     "The value of the function at the point that was given, and nothing else.",

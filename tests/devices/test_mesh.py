@@ -65,8 +65,8 @@ def assert_same_runs(folder, report, expected_run, actual_run, tolerance=1e-5):
 def test_losses_and_parameters_are_equal_on_any_mesh(folder_and_report):
   """Each mesh is compared with one device; the runs use dropout."""
   folder, report = folder_and_report
-  for mesh in report["shards"]:
-    assert_same_runs(folder, report, "1x1x1", mesh)
+  for mesh_name in report["shards"]:
+    assert_same_runs(folder, report, "1x1x1", mesh_name)
 
 
 def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
@@ -85,8 +85,8 @@ def test_arrays_are_split_as_the_rules_say(folder_and_report):
   """Parameters and moments are split, after init and after three steps."""
   _, report = folder_and_report
   layer_path = ".params['encoder']['layers']['layer']"
-  for mesh, shards_by_time in report["shards"].items():
-    _, fsdp, tensor = map(int, mesh.split("x"))
+  for mesh_name, shards_by_time in report["shards"].items():
+    _, fsdp, tensor = map(int, mesh_name.split("x"))
     for num_shards in shards_by_time.values():
       word_table = ".params['encoder']['embeddings']['word']['embedding']"
       assert num_shards[word_table] == fsdp * tensor
@@ -123,10 +123,10 @@ def test_vectors_added_to_the_word_table_stay_zero(folder_and_report):
   Checkpoints have only the 61 vectors of the pieces.
   """
   folder, report = folder_and_report
-  for mesh, num_vectors in report["rows"].items():
-    tensor = int(mesh.split("x")[2])
+  for mesh_name, num_vectors in report["rows"].items():
+    tensor = int(mesh_name.split("x")[2])
     assert num_vectors == {1: 61, 2: 62, 4: 64}[tensor]
-    saved_arrays = read_arrays(folder, mesh)
+    saved_arrays = read_arrays(folder, mesh_name)
     assert [
       len(array) for name, array in saved_arrays.items() if "['word']" in name
     ] == [61] * 3

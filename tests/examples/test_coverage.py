@@ -12,7 +12,7 @@ from bert_jax.corpus import sizes as text_sizes
 from bert_jax.examples import coverage, loader, recipes
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 OPTIONS_BY_BUILDER = {
   "bert_pairs": dict(max_predictions=5),
   "albert_pairs": dict(max_predictions=5, single="random_document"),
@@ -57,7 +57,9 @@ def corpora() -> dict[str, reader.Corpus]:
 def test_measured_shares_are_those_of_the_rows(corpora, corpus_name, builder):
   corpus = corpora[corpus_name]
   options = OPTIONS_BY_BUILDER[builder] | {"length": 32}
-  recipe = recipes.make_recipe(builder, SPECIAL, corpus.num_tokens + 5, options)
+  recipe = recipes.make_recipe(
+    builder, SPECIAL_IDS, corpus.num_tokens + 5, options
+  )
   key = hashing.make_key("reach")
   elements = recipe.index(corpus, 0, corpus.num_documents, key)
   numbers = np.arange(len(elements), dtype=np.uint64)
@@ -68,7 +70,7 @@ def test_measured_shares_are_those_of_the_rows(corpora, corpus_name, builder):
     rows, slots = np.nonzero(batch["mlm_weights"])
     positions = batch["mlm_positions"][rows, slots]
     ids[rows, positions] = batch["mlm_ids"][rows, slots]
-  share = np.setdiff1d(ids, SPECIAL).size / corpus.num_tokens
+  share = np.setdiff1d(ids, SPECIAL_IDS).size / corpus.num_tokens
   measurement = coverage.measure_coverage(corpus, recipe)
   assert measurement.held_share == pytest.approx(share, abs=1e-9)
   if builder == "bert_pairs":
@@ -89,7 +91,7 @@ def test_coverage_counts_every_text_of_a_packed_row(corpora):
     coverage.measure_coverage(
       corpus,
       recipes.make_recipe(
-        "bert_pairs", SPECIAL, corpus.num_tokens + 5, recipe_options
+        "bert_pairs", SPECIAL_IDS, corpus.num_tokens + 5, recipe_options
       ),
     )
     for recipe_options in (options, options | {"max_sequences": 1})
@@ -106,7 +108,7 @@ def test_coverage_counts_every_text_of_a_packed_row(corpora):
 def test_a_large_text_is_sampled(corpora, monkeypatch):
   corpus = corpora["short"]
   options = OPTIONS_BY_BUILDER["doc_sentences"] | {"length": 32}
-  recipe = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
+  recipe = recipes.make_recipe("doc_sentences", SPECIAL_IDS, 9999, options)
   assert list(coverage._document_ranges(corpus)) == [(0, corpus.num_documents)]
   monkeypatch.setattr(coverage, "SAMPLE_TOKENS", 400)
   ranges = list(coverage._document_ranges(corpus))
@@ -207,7 +209,7 @@ def test_the_warning_says_why_pairs_are_random(monkeypatch, length, block_size):
   def last_line(text):
     options = dict(length=length, max_predictions=5)
     vocab_size = text.num_tokens + 5
-    recipe = recipes.make_recipe("bert_pairs", SPECIAL, vocab_size, options)
+    recipe = recipes.make_recipe("bert_pairs", SPECIAL_IDS, vocab_size, options)
     return list(coverage.coverage_lines(text, recipe))[-1]
 
   warning = f"21 of the 39 sentences each fill a row of {length} tokens, so"

@@ -14,7 +14,7 @@ from bert_jax.examples import loader, streams
 from bert_jax.examples.recipes import bert_pairs
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCAB_SIZE = 500
 
 
@@ -32,7 +32,7 @@ def random_corpus(num_documents=40, seed=0):
 
 
 def make_recipe(**options):
-  return bert_pairs(SPECIAL, VOCAB_SIZE, **{"length": 24} | options)
+  return bert_pairs(SPECIAL_IDS, VOCAB_SIZE, **{"length": 24} | options)
 
 
 def make_stream(seed=0, **options):

@@ -14,8 +14,8 @@ from bert_jax.corpus import reader
 from bert_jax.examples import recipes, streams
 from bert_jax.text import bpe, open_vocabulary
 
-DATA = os.environ.get("BERT_JAX_TEST_DATA")
-if not DATA:
+DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
+if not DATA_FOLDER:
   pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
 NUM_ROWS, LENGTH, NUM_SLOTS = 20_000, 64, 12
 # Algorithm of a tokenizer -> a function that says whether a piece begins a
@@ -49,7 +49,7 @@ RECIPE_BY_OBJECTIVE = {
 
 
 def open_tokenizer(algorithm):
-  vocab_folder = pathlib.Path(DATA) / "vocab"
+  vocab_folder = pathlib.Path(DATA_FOLDER) / "vocab"
   if algorithm == "wordpiece":
     return open_vocabulary.load(
       str(vocab_folder / "bert-base-uncased-vocab.txt")
@@ -72,7 +72,7 @@ def tokenized_articles(request):
   begins_word is a bool array [vocab_size]: True for a piece that begins a word.
   """
   vocabulary = open_tokenizer(request.param)
-  path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
+  path = pathlib.Path(DATA_FOLDER) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
   with lzma.open(path, "rt", encoding="utf-8") as article_file:
     for line in itertools.islice(article_file, 40):

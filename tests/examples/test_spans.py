@@ -23,7 +23,7 @@ from bert_jax.corpus import reader
 from bert_jax.examples import masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=CLS, sep=SEP, mask=MASK)
+SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=CLS, sep=SEP, mask=MASK)
 SPAN_OPTIONS = dict(masking="span", count="ceil")
 
 
@@ -305,7 +305,7 @@ def test_all_pieces_of_a_word_are_hidden_or_none(algorithm, unit):
   tokens = list(range(10, 10 + len(pieces)))
   corpus = reader.corpus_from_documents([[tokens]], [[starts_word.tolist()]])
   recipe = recipes.doc_sentences(
-    SPECIAL,
+    SPECIAL_IDS,
     64,
     length=16,
     max_predictions=8,
@@ -333,10 +333,10 @@ def test_a_corpus_without_word_starts_is_refused():
   corpus = reader.corpus_from_documents([[[10, 11]] * 9] * 2)
   corpus = corpus._replace(word_starts=corpus.word_starts[:1])
   for unit in ("whole_word", "ngram", "span"):
-    recipe = recipes.bert_pairs(SPECIAL, 64, masking=unit)
+    recipe = recipes.bert_pairs(SPECIAL_IDS, 64, masking=unit)
     with pytest.raises(ValueError, match=f"masking='{unit}' needs to know wh"):
       recipe.check(corpus)
-  recipes.bert_pairs(SPECIAL, 64).check(corpus)
+  recipes.bert_pairs(SPECIAL_IDS, 64).check(corpus)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_corpus_without_word_starts_is_refused():
 )
 def test_wrong_options_are_refused(options, message):
   with pytest.raises(ValueError, match=message) as error:
-    recipes.bert_pairs(SPECIAL, 64, **options)
+    recipes.bert_pairs(SPECIAL_IDS, 64, **options)
   assert "\n" not in str(error.value)
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PROGRAM = pathlib.Path(__file__).with_name("explicit_mesh.py")
+PROGRAM_PATH = pathlib.Path(__file__).with_name("explicit_mesh.py")
 
 
 @pytest.mark.usefixtures("fast_compilation")
@@ -18,10 +18,10 @@ def test_outputs_and_gradients_are_those_of_one_device():
   It prints which axis of each output counts the rows of the batch.
   """
   flags = "--xla_force_host_platform_device_count=8"
-  paths = [str(PROGRAM.parents[1]), str(PROGRAM.parents[2])]
+  paths = [str(PROGRAM_PATH.parents[1]), str(PROGRAM_PATH.parents[2])]
   environment = {"XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(paths)}
   process = subprocess.run(
-    [sys.executable, PROGRAM],
+    [sys.executable, PROGRAM_PATH],
     env=os.environ | environment | {"JAX_PLATFORMS": "cpu"},
     capture_output=True,
     text=True,

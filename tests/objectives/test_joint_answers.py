@@ -39,7 +39,7 @@ from bert_jax.weights import load as loading
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-DATA = os.environ.get("BERT_JAX_TEST_DATA")
+DATA_FOLDER = os.environ.get("BERT_JAX_TEST_DATA")
 TASK = Task("answers", "span", (), num_choices=1, metrics=("squad2",))
 
 
@@ -492,10 +492,12 @@ def test_the_option_head_keeps_the_head_of_the_old_run(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
+@pytest.mark.skipif(not DATA_FOLDER, reason="BERT_JAX_TEST_DATA is not set")
 def test_a_run_learns_real_questions(tmp_path, compilation_cache):
   """XQuAD's contexts are cut into windows; 1 of 4 questions has no answer."""
-  text = pathlib.Path(f"{DATA}/eval/squad/xquad.en.json").read_text("utf-8")
+  text = pathlib.Path(f"{DATA_FOLDER}/eval/squad/xquad.en.json").read_text(
+    "utf-8"
+  )
   paragraphs = json.loads(text)["data"][0]["paragraphs"][:3]
   questions_and_answers = [
     qa for paragraph in paragraphs for qa in paragraph["qas"]
@@ -504,7 +506,7 @@ def test_a_run_learns_real_questions(tmp_path, compilation_cache):
     qa["answers"] = []
   questions_path = tmp_path / "some.json"
   questions_path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-  vocab_path = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
+  vocab_path = f"{DATA_FOLDER}/vocab/bert-base-uncased-vocab.txt"
   inputs = [
     task_inputs.Input(split, str(questions_path))
     for split in ("train", "validation")

@@ -40,13 +40,15 @@ SIZES = dict(
   max_positions=16,
   initializer_range=0.3,
 )
-STUDENT = SIZES | {"family": "distilbert"}
-TEACHER = SIZES | {"family": "bert", "num_layers": 4}
+STUDENT_OPTIONS = SIZES | {"family": "distilbert"}
+TEACHER_OPTIONS = SIZES | {"family": "bert", "num_layers": 4}
 
 
 def build_objective(**options):
   options = {"layers": (0, 2)} | options
-  return objectives.build_function("distil")(STUDENT, TEACHER, **options)
+  return objectives.build_function("distil")(
+    STUDENT_OPTIONS, TEACHER_OPTIONS, **options
+  )
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +152,7 @@ def test_sums_agree_with_numpy(batch, model_params, kl_tokens, monkeypatch):
 def test_an_equal_student_has_nothing_to_learn(batch, model_params):
   teacher_params = model_params[1]
   # With this option, the word table has more vectors than there are pieces.
-  equal_config = TEACHER | {"vocab_multiple": 8}
+  equal_config = TEACHER_OPTIONS | {"vocab_multiple": 8}
   objective = objectives.build_function("distil")(
     equal_config, equal_config, (0, 1, 2, 3)
   )
@@ -225,7 +227,9 @@ def test_only_the_student_has_dropout(batch, model_params):
     sums_without[name] != sums_with[name] for name in ("kl_loss", "cosine_loss")
   )
   objective_without_dropout = objectives.build_function("distil")(
-    STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
+    STUDENT_OPTIONS | dict(dropout=0.0, attention_dropout=0.0),
+    TEACHER_OPTIONS,
+    (0, 2),
   )
   sums = measure(objective_without_dropout, *model_params, batch, True)
   assert sums == pytest.approx(sums_without, rel=1e-6)
@@ -284,7 +288,9 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, model_params):
 def test_bad_sizes_and_options_are_refused(model, teacher, options, pattern):
   with pytest.raises(ValueError, match=pattern):
     objectives.build_function("distil")(
-      STUDENT | model, TEACHER | teacher, **{"layers": (0, 2)} | options
+      STUDENT_OPTIONS | model,
+      TEACHER_OPTIONS | teacher,
+      **{"layers": (0, 2)} | options,
     )
 
 

@@ -11,7 +11,7 @@ from bert_jax import objectives
 from bert_jax.models import electra
 from bert_jax.objectives import electra as objective_lib
 
-MODEL = dict(
+MODEL_OPTIONS = dict(
   variant="small",
   vocab_size=30,
   embedding_size=16,
@@ -59,7 +59,9 @@ def make_batch(seed=0):
 
 
 def build_objective(**options):
-  return objectives.build("electra", MODEL | {"family": "electra"}, options)
+  return objectives.build(
+    "electra", MODEL_OPTIONS | {"family": "electra"}, options
+  )
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +138,7 @@ def test_sums_agree_with_numpy(params):
   )
   divisors = objective.divisors(batch)
   assert sums.keys() == divisors.keys()
-  module = electra.ForPreTraining(electra.build(**MODEL))
+  module = electra.ForPreTraining(electra.build(**MODEL_OPTIONS))
   apply = fast_jit(module.apply, static_argnames="method")
   logits = apply({"params": params}, batch, method="generate")
   _, _, sample_key = jax.random.split(key, 3)
@@ -191,7 +193,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
   batch, _ = make_batch()
   objective, key = build_objective(), jax.random.key(7)
 
-  module = electra.ForPreTraining(electra.build(**MODEL))
+  module = electra.ForPreTraining(electra.build(**MODEL_OPTIONS))
   apply = fast_jit(module.apply, static_argnames="method")
   _, _, sample_key = jax.random.split(key, 3)
   logits = apply({"params": params}, batch, method="generate")
@@ -273,11 +275,11 @@ def test_samples_and_dropout_depend_on_the_key(params):
 
 def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='bert'.*electra"):
-    objectives.build("electra", MODEL | {"family": "bert"}, {})
+    objectives.build("electra", MODEL_OPTIONS | {"family": "bert"}, {})
   with pytest.raises(ValueError, match="temperature=0.0"):
     build_objective(temperature=0.0)
   batch, _ = make_batch()
-  odd_model = MODEL | {"family": "electra", "generator_hidden": 129}
+  odd_model = MODEL_OPTIONS | {"family": "electra", "generator_hidden": 129}
   with pytest.raises(
     ValueError, match="generator_hidden=129 must be a multiple of its 2 heads"
   ):

@@ -17,7 +17,7 @@ from bert_jax.training import optim, steps
 from bert_jax.training.state import TrainState
 
 VOCABULARY_SIZE = 30
-MODEL = dict(
+MODEL_OPTIONS = dict(
   family="elmo",
   variant="original",
   filters=[[1, 4], [2, 6]],
@@ -76,7 +76,7 @@ def full_softmax_case():
 
   The parameters are drawn with a larger deviation than initial parameters.
   """
-  objective = objectives.build("elmo", MODEL, {})
+  objective = objectives.build("elmo", MODEL_OPTIONS, {})
   batch = make_batch(num_rows=3, length=7, lengths=[7, 4, 1])
   shapes = jax.eval_shape(objective.init, jax.random.key(0), batch)
   loss = fast_jit(objective.loss, static_argnums=5)
@@ -92,7 +92,7 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
   encoder = elmo.build(
-    **{key: value for key, value in MODEL.items() if key != "family"}
+    **{key: value for key, value in MODEL_OPTIONS.items() if key != "family"}
   )
   all_layers = fast_jit(encoder.apply)(
     {"params": params["encoder"]}, batch["char_ids"]
@@ -150,7 +150,7 @@ def test_a_direction_never_sees_the_word_that_it_predicts(full_softmax_case):
   _, params, batch, _ = full_softmax_case
   module = elmo.ForPreTraining(
     elmo.build(
-      **{key: value for key, value in MODEL.items() if key != "family"}
+      **{key: value for key, value in MODEL_OPTIONS.items() if key != "family"}
     )
   )
   run = fast_jit(lambda params, batch: module.apply({"params": params}, batch))
@@ -313,7 +313,7 @@ def test_all_parts_of_a_large_vocabulary_are_drawn():
 def test_only_training_samples_the_softmax(full_softmax_case):
   _, params, batch, loss = full_softmax_case
   objective = objectives.build(
-    "elmo", MODEL | {"dropout": 0.0}, {"negatives": 8}
+    "elmo", MODEL_OPTIONS | {"dropout": 0.0}, {"negatives": 8}
   )
   compute_loss = fast_jit(objective.loss, static_argnums=5)
   sampled_sums, resampled_sums = (
@@ -336,7 +336,9 @@ def test_states_of_a_batch_enter_the_next_batch():
   the full batch.
   """
   options = {"stateful": True}
-  objective = objectives.build("elmo", MODEL | {"dropout": 0.0}, options)
+  objective = objectives.build(
+    "elmo", MODEL_OPTIONS | {"dropout": 0.0}, options
+  )
   batch = make_batch(num_rows=2, length=8, has_backward_words=True)
   half_batches = [
     {key: value[:, i : i + 4] for key, value in batch.items()} for i in (0, 4)
@@ -372,13 +374,15 @@ def test_states_of_a_batch_enter_the_next_batch():
 
 def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='gpt'.*elmo"):
-    objectives.build("elmo", MODEL | {"family": "gpt"}, {})
+    objectives.build("elmo", MODEL_OPTIONS | {"family": "gpt"}, {})
   batch = make_batch(num_rows=2, length=4)
   key = jax.random.key(0)
-  stateful_objective = objectives.build("elmo", MODEL, {"stateful": True})
+  stateful_objective = objectives.build(
+    "elmo", MODEL_OPTIONS, {"stateful": True}
+  )
   with pytest.raises(ValueError, match="stateful=True.*streams=batch_size"):
     stateful_objective.init(key, batch)
-  stateless_objective = objectives.build("elmo", MODEL, {})
+  stateless_objective = objectives.build("elmo", MODEL_OPTIONS, {})
   with pytest.raises(ValueError, match="stateful=False.*streams=0"):
     stateless_objective.init(
       key, make_batch(num_rows=2, length=4, has_backward_words=True)
@@ -404,7 +408,7 @@ def test_bad_models_and_batches_are_refused():
 def test_a_step_changes_every_parameter():
   """The step uses Adagrad, states, the sampled softmax and dropout."""
   options = {"stateful": True, "negatives": 8}
-  objective = objectives.build("elmo", MODEL, options)
+  objective = objectives.build("elmo", MODEL_OPTIONS, options)
   schedule = optim.build_schedule(
     total_steps=10, name="constant", peak=0.2, warmup=0.0
   )

@@ -15,8 +15,10 @@ from bert_jax.models import bert, heads
 from bert_jax.objectives import base
 
 SIZES = dict(vocab_size=30, hidden=16, num_layers=2, heads=2, mlp=32)
-BERT = dict(family="bert", variant="tiny", max_positions=40, **SIZES)
-ALBERT = BERT | dict(family="albert", variant="base_v2", embedding_size=8)
+BERT_OPTIONS = dict(family="bert", variant="tiny", max_positions=40, **SIZES)
+ALBERT_OPTIONS = BERT_OPTIONS | dict(
+  family="albert", variant="base_v2", embedding_size=8
+)
 
 
 def make_batch():
@@ -71,7 +73,7 @@ def test_a_new_family_says_which_objective_trains_it(
   shapes, expected = (
     jax.eval_shape(objective.init, jax.random.key(0), batch)
     for objective in (
-      objectives.build("mlm", model, {}) for model in (sizes, BERT)
+      objectives.build("mlm", model, {}) for model in (sizes, BERT_OPTIONS)
     )
   )
   assert shapes == expected
@@ -80,13 +82,13 @@ def test_a_new_family_says_which_objective_trains_it(
 def test_the_error_without_a_family_names_the_constant_objective():
   pattern = "no family has OBJECTIVE='new'; .*'mlm'"
   with pytest.raises(ValueError, match=pattern):
-    base.build_encoder("new", BERT)
+    base.build_encoder("new", BERT_OPTIONS)
 
 
 def test_the_loss_of_sentence_order_sums_over_packed_pairs():
   """The batch has 3 pairs; their metrics have the prefix "sop"."""
   batch = make_batch()
-  objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
+  objective = objectives.build("mlm", ALBERT_OPTIONS, {"pair_name": "sop"})
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, jax.random.key(0), False
@@ -98,7 +100,9 @@ def test_the_loss_of_sentence_order_sums_over_packed_pairs():
   assert objective.coefficients == {"mlm_loss": 1.0, "sop_loss": 1.0}
 
   family = models.family("albert")
-  options = {key: value for key, value in ALBERT.items() if key != "family"}
+  options = {
+    key: value for key, value in ALBERT_OPTIONS.items() if key != "family"
+  }
   module = family.ForPreTraining(family.build(**options))
   logits = fast_jit(module.apply)({"params": params}, batch)["pair_logits"]
   assert logits.shape == (2, 2, 2)
@@ -166,7 +170,7 @@ def test_the_boundary_head_agrees_with_numpy():
   """
   batch = make_batch()
   encoder = bert.build(
-    **{key: value for key, value in BERT.items() if key != "family"}
+    **{key: value for key, value in BERT_OPTIONS.items() if key != "family"}
   )
   module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
   params = random_params(module, batch)
@@ -213,9 +217,11 @@ def test_tokens_after_the_15th_of_a_span_have_no_boundary_loss():
   options = dict(pairs=False, span_boundary=True)
   # The long span touches both ends of its sequence, so it has a boundary loss
   # only with `span_edges`.
-  released_objective = objectives.build("mlm", BERT, options)
+  released_objective = objectives.build("mlm", BERT_OPTIONS, options)
   assert released_objective.divisors(batch)["span_loss"] == 2
-  objective = objectives.build("mlm", BERT, options | {"span_edges": True})
+  objective = objectives.build(
+    "mlm", BERT_OPTIONS, options | {"span_edges": True}
+  )
   divisors = objective.divisors(batch)
   assert divisors["mlm_loss"] == 20 and divisors["span_loss"] == 2 + 15
   assert objective.coefficients == {"mlm_loss": 1.0, "span_loss": 1.0}
@@ -231,7 +237,7 @@ def test_tokens_after_the_15th_of_a_span_have_no_boundary_loss():
   assert changed_sums["span_loss"] == sums["span_loss"]
   assert changed_sums["mlm_loss"] != sums["mlm_loss"]
   flops_without_boundary = objectives.build(
-    "mlm", BERT, dict(pairs=False)
+    "mlm", BERT_OPTIONS, dict(pairs=False)
   ).flops(batch)
   # Each of 40 slots needs 3 * 2 FLOPs for each weight of the head. The head
   # reads 2 * 16 + 200 numbers.
@@ -242,17 +248,17 @@ def test_tokens_after_the_15th_of_a_span_have_no_boundary_loss():
 
 def test_bad_models_and_batches_are_refused():
   with pytest.raises(ValueError, match="family='gpt'.*bert, roberta, albert"):
-    objectives.build("mlm", BERT | {"family": "gpt"}, {})
+    objectives.build("mlm", BERT_OPTIONS | {"family": "gpt"}, {})
   with pytest.raises(ValueError, match="pair_name='order'.*nsp, sop"):
-    objectives.build("mlm", BERT, {"pair_name": "order"})
+    objectives.build("mlm", BERT_OPTIONS, {"pair_name": "order"})
   batch = make_batch()
   del batch["span_positions"], batch["pair_labels"]
-  objective = objectives.build("mlm", BERT, {"span_boundary": True})
+  objective = objectives.build("mlm", BERT_OPTIONS, {"span_boundary": True})
   with pytest.raises(ValueError, match="needs pair_labels, span_positions"):
     objective.init(jax.random.key(0), batch)
 
 
 def test_rows_of_two_segments_need_two_segment_embeddings():
-  objective = objectives.build("mlm", BERT | {"num_segments": 1}, {})
+  objective = objectives.build("mlm", BERT_OPTIONS | {"num_segments": 1}, {})
   with pytest.raises(ValueError, match="one segment.*full_sentences"):
     objective.init(jax.random.key(0), make_batch())

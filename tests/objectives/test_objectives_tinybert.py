@@ -19,14 +19,14 @@ from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
-STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
-TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
+STUDENT_OPTIONS = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
+TEACHER_OPTIONS = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
 
 
 def build_objective(model=None, teacher=None, **options):
   return objectives.build_function("tinybert")(
-    STUDENT | {"family": "tinybert"} | (model or {}),
-    TEACHER | {"family": "bert"} | (teacher or {}),
+    STUDENT_OPTIONS | {"family": "tinybert"} | (model or {}),
+    TEACHER_OPTIONS | {"family": "bert"} | (teacher or {}),
     **options,
   )
 
@@ -38,7 +38,7 @@ def draw_params(model, batch, maps="shared", width=12, seed=0):
 
 @pytest.fixture(scope="module")
 def teacher(batch):
-  encoder = bert.build(**TEACHER)
+  encoder = bert.build(**TEACHER_OPTIONS)
   return {
     "encoder": random_params(encoder, batch["input_ids"], seed=5, scale=0.4)
   }
@@ -92,14 +92,14 @@ def apply_linear_map(weights, x):
 
 @pytest.mark.parametrize("maps", tinybert.MAPS)
 def test_sums_agree_with_numpy(batch, teacher, maps):
-  params = draw_params(STUDENT, batch, maps)
+  params = draw_params(STUDENT_OPTIONS, batch, maps)
   sums = loss_sums(build_objective(maps=maps), params, teacher, batch)
   ids = unmasked_ids(batch)
   student_states, student_probabilities = inner_states(
-    tinybert.build(**STUDENT), params["encoder"], ids, batch
+    tinybert.build(**STUDENT_OPTIONS), params["encoder"], ids, batch
   )
   teacher_states, _ = inner_states(
-    bert.build(**TEACHER), teacher["encoder"], ids, batch
+    bert.build(**TEACHER_OPTIONS), teacher["encoder"], ids, batch
   )
   lengths = (11, 6)
 
@@ -161,7 +161,7 @@ def test_attention_scores_at_or_below_minus_100_count_as_0(
   batch, teacher, monkeypatch
 ):
   """This is the rule of the released program."""
-  params = draw_params(STUDENT, batch)
+  params = draw_params(STUDENT_OPTIONS, batch)
   loss_by_default = loss_sums(build_objective(), params, teacher, batch)[
     "attention_loss"
   ]
@@ -177,13 +177,13 @@ def test_an_equal_student_has_nothing_to_learn(batch, teacher):
   teacher_params = teacher["encoder"]
   identity = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
   params = {"encoder": teacher_params, "fit": identity}
-  objective = build_objective(TEACHER | {"family": "bert"})
+  objective = build_objective(TEACHER_OPTIONS | {"family": "bert"})
   sums = loss_sums(objective, params, teacher, batch)
   assert sums == pytest.approx(dict.fromkeys(sums, 0.0), abs=1e-8)
 
 
 def test_ids_at_padding_and_masks_change_no_sum(batch, teacher):
-  params = draw_params(STUDENT, batch)
+  params = draw_params(STUDENT_OPTIONS, batch)
   is_padding = np.asarray(batch["sequence_ids"]) == 0
   changed_ids = np.where(is_padding, 30, np.asarray(batch["input_ids"]))
   # Position 4 of row 0 is masked, so its id must not matter.
@@ -212,7 +212,7 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     )
     return sum(sums.values())
 
-  params = draw_params(STUDENT, batch)
+  params = draw_params(STUDENT_OPTIONS, batch)
   student_gradient, teacher_gradient = fast_jit(
     jax.grad(total, argnums=(0, 1))
   )(params, teacher)

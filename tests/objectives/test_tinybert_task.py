@@ -25,10 +25,10 @@ from bert_jax.weights import model_folder, runs
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 ROOT = str(pathlib.Path(__file__).parents[2])
-CONFIG = "tinybert:sst2"
+CONFIG_NAME = "tinybert:sst2"
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
-STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
-TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=4, mlp=24)
+STUDENT_OPTIONS = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
+TEACHER_OPTIONS = SIZES | dict(variant="base", hidden=12, num_layers=4, mlp=24)
 LENGTHS = (9, 5, 7, 0)
 
 
@@ -36,8 +36,8 @@ def build_objective(
   kind="classification", student=None, teacher=None, **options
 ):
   return objectives.build_function("tinybert_task")(
-    STUDENT | {"family": "tinybert"} | (student or {}),
-    TEACHER | {"family": "bert"} | (teacher or {}),
+    STUDENT_OPTIONS | {"family": "tinybert"} | (student or {}),
+    TEACHER_OPTIONS | {"family": "bert"} | (teacher or {}),
     kind=kind,
     labels=("a", "b", "c") if kind == "classification" else (),
     **options,
@@ -73,7 +73,7 @@ def objective_and_loss(has_teacher_sizes=False, **options):
 
   If `has_teacher_sizes`, the student has the teacher's family and sizes.
   """
-  student = TEACHER | {"family": "bert"} if has_teacher_sizes else None
+  student = TEACHER_OPTIONS | {"family": "bert"} if has_teacher_sizes else None
   objective = build_objective(student=student, **options)
   return objective, fast_jit(objective.loss, static_argnums=5)
 
@@ -90,8 +90,8 @@ def models_by_kind(batch):
   models_of_kind = {}
   for kind in tinybert_task.KINDS:
     modules = (
-      build_module(tinybert.build, STUDENT, kind),
-      build_module(bert.build, TEACHER, kind),
+      build_module(tinybert.build, STUDENT_OPTIONS, kind),
+      build_module(bert.build, TEACHER_OPTIONS, kind),
     )
     models_of_kind[kind] = [
       (module, random_params(module, batch, seed=seed))
@@ -103,7 +103,9 @@ def models_by_kind(batch):
 @pytest.fixture(scope="module")
 def layer_stage_params(batch, models_by_kind):
   """Returns the student's and the teacher's parameters in stage "layers"."""
-  student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
+  student = tinybert.ForDistillation(
+    tinybert.build(**STUDENT_OPTIONS), 12, "shared"
+  )
   teacher_params = {
     "encoder": models_by_kind["classification"][1][1]["encoder"]
   }
@@ -186,7 +188,8 @@ def test_losses_of_layers_equal_those_of_general_distillation(
   """The general objective gives equal losses if no token is masked."""
   sums = loss_sums(objective_and_loss(), *layer_stage_params, batch)
   general_objective = objectives.build_function("tinybert")(
-    STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
+    STUDENT_OPTIONS | {"family": "tinybert"},
+    TEACHER_OPTIONS | {"family": "bert"},
   )
   zeros = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=zeros, mlm_ids=zeros, mlm_weights=zeros * 0.0)
@@ -363,7 +366,7 @@ def test_a_teacher_with_labels_that_the_task_lacks_is_refused(folder, tmp_path):
 
 
 def make_config(folder, stage, **changes):
-  config = configs.load_defaults(CONFIG)
+  config = configs.load_defaults(CONFIG_NAME)
   config["data"] |= dict(path=str(folder / "task"), buckets=(16,), epochs=2.0)
   config |= dict(init_from=str(folder / "student"), batch_size=8)
   config["teacher"]["path"] = str(folder / "teacher")
