@@ -129,13 +129,13 @@ class CompiledAhead:
     On CPUs, jax gives up if one process begins 30 seconds after another. So all
     processes begin after the slowest process has compiled the program.
     """
-    program: concurrent.futures.Future[Callable[..., Any]]
-    program = concurrent.futures.Future()
-    program.set_result(self._function.lower(*arguments).compile())
+    future: concurrent.futures.Future[Callable[..., Any]]
+    future = concurrent.futures.Future()
+    future.set_result(self._function.lower(*arguments).compile())
     hosts.wait_for_all(
       f"program {next(_PROGRAM_NUMBERS)}", _COMPILE_TIMEOUT_SECONDS
     )
-    return program
+    return future
 
 
 def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:

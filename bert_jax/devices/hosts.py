@@ -265,9 +265,9 @@ class _ProcessWatch:
   def wait_for_gone_process(self) -> int | None:
     """Waits after a failed collective; returns a gone process, or None."""
     for _ in range(_POLLS_UNTIL_GONE_AFTER_FAILURE + 2 * _POLLS_PER_BEAT):
-      process = self.find_gone_process(_POLLS_UNTIL_GONE_AFTER_FAILURE)
-      if process is not None:
-        return process
+      gone_process = self.find_gone_process(_POLLS_UNTIL_GONE_AFTER_FAILURE)
+      if gone_process is not None:
+        return gone_process
       time.sleep(_POLL_SECONDS)
     return None
 
@@ -282,11 +282,12 @@ class _ProcessWatch:
     while not self._stop.wait(_POLL_SECONDS):
       for process, (beat, num_polls) in list(self._last_beats.items()):
         self._last_beats[process] = beat, num_polls + 1
-      gone_id = self.find_gone_process()
-      if gone_id is not None and not self._stop.is_set():
+      gone_process = self.find_gone_process()
+      if gone_process is not None and not self._stop.is_set():
         seconds = _POLLS_UNTIL_GONE * _POLL_SECONDS
         _exit_with_error(
-          f"process {gone_id} is gone: it sent no sign for {seconds:.0f} s."
+          f"process {gone_process} is gone: it sent no sign for"
+          f" {seconds:.0f} s."
         )
       sizes_at_polls.append(self._native_output.num_collected_bytes())
       self._native_output.write_collected(sizes_at_polls.pop(0))
@@ -358,7 +359,7 @@ def end_all_on_error() -> Iterator[None]:
   except (Exception, KeyboardInterrupt) as e:
     if client is None:
       raise
-    process = distributed.global_state.process_id
+    process_id = distributed.global_state.process_id
     message = str(e)
     if not isinstance(e, SENTENCE_ERRORS):
       # The usual cause is a collective that failed since another process ended.
@@ -375,7 +376,7 @@ def end_all_on_error() -> Iterator[None]:
       message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
     # The call fails if a process has already reported a failure.
     with contextlib.suppress(RuntimeError):
-      client.key_value_set(_FAILURE_KEY, f"process {process}: {message}")
+      client.key_value_set(_FAILURE_KEY, f"process {process_id}: {message}")
     _exit_with_error(message)
 
 
@@ -394,11 +395,11 @@ def check_same_as_process_0(name: str, values: dict[str, Any]) -> None:
     client.key_value_set(f"bert_jax/{name}", json.dumps(values))
     return
   text = client.blocking_key_value_get(f"bert_jax/{name}", _WAIT_MILLISECONDS)
-  values_of_0, values = json.loads(text), json.loads(json.dumps(values))
+  values_of_process_0, values = json.loads(text), json.loads(json.dumps(values))
   differences = [
-    f"{key}={values.get(key)!r}, not {values_of_0.get(key)!r}"
-    for key in sorted(values_of_0.keys() | values.keys())
-    if values_of_0.get(key) != values.get(key)
+    f"{key}={values.get(key)!r}, not {values_of_process_0.get(key)!r}"
+    for key in sorted(values_of_process_0.keys() | values.keys())
+    if values_of_process_0.get(key) != values.get(key)
   ]
   if differences:
     raise UserError(

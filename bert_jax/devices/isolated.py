@@ -33,10 +33,10 @@ def run_in_process(
   child.start()
   sender.close()
   try:
-    while (message := receiver.recv()) is not None:
-      if isinstance(message, ValueError):
-        raise message
-      yield message
+    while (result_or_error := receiver.recv()) is not None:
+      if isinstance(result_or_error, ValueError):
+        raise result_or_error
+      yield result_or_error
   except EOFError:
     child.join()
     exit_code = child.exitcode or 0
@@ -56,8 +56,8 @@ def _send_results(
   args: tuple[Any, ...],
 ) -> None:
   try:
-    for message in function(*args):
-      connection.send(message)
+    for result in function(*args):
+      connection.send(result)
     connection.send(None)  # This says that the function has ended.
   except ValueError as e:
     connection.send(e)

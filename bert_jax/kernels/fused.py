@@ -120,11 +120,11 @@ def choose_attention(
   """
   if name == "auto" and _runs_tpu_kernels():
     mesh = jax.sharding.get_abstract_mesh()
-    columns = heads // mesh.shape.get("tensor", 1) * head_dim
+    num_columns = heads // mesh.shape.get("tensor", 1) * head_dim
     if (
       jnp.dtype(dtype).itemsize == 2
       and length in range(128, 513, 128)
-      and columns % 128 == 0 == 128 % head_dim
+      and num_columns % 128 == 0 == 128 % head_dim
     ):
       return "tpu"
   return choose_implementation("attention", name, dtype)

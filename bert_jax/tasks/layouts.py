@@ -193,7 +193,7 @@ def padded_batch(
   layout = layout_of(vocabulary)
   check_length(layout, length)
   texts_of_rows = [(text,) if isinstance(text, str) else text for text in texts]
-  encoded = iter(
+  ids_of_texts = iter(
     vocabulary.encode_batch([text for row in texts_of_rows for text in row])
   )
   batch = {
@@ -202,7 +202,7 @@ def padded_batch(
     "sequence_ids": np.zeros((len(texts), length), np.int32),
   }
   for i, row_texts in enumerate(texts_of_rows):
-    ids = [np.array(next(encoded), np.int32) for _ in row_texts]
+    ids = [np.array(next(ids_of_texts), np.int32) for _ in row_texts]
     row = lay_out(layout, ids, length)
     batch["input_ids"][i, : row.size] = np.concatenate(row.id_arrays)
     batch["segment_ids"][i, row.second_begin : row.size] = 1

@@ -66,10 +66,13 @@ def server_files(task: str, split: str) -> tuple[str, ...]:
       "axb" gives AX-b.jsonl; see `OTHER_TEST_SETS`.
   """
   for word in split.lower().split("_"):
-    if name := OTHER_TEST_SETS.get(task, {}).get(word):
-      return (name,)
-  names = [f"{GLUE[task]}.tsv"] if task in GLUE else []
-  return (*names, *([f"{SUPERGLUE[task]}.jsonl"] if task in SUPERGLUE else []))
+    if file_name := OTHER_TEST_SETS.get(task, {}).get(word):
+      return (file_name,)
+  file_names = [f"{GLUE[task]}.tsv"] if task in GLUE else []
+  return (
+    *file_names,
+    *([f"{SUPERGLUE[task]}.jsonl"] if task in SUPERGLUE else []),
+  )
 
 
 def write(

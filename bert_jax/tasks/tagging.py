@@ -183,16 +183,18 @@ def _document_bounds(
     examples: E examples.
     bounds: the first piece of each example, then the number of pieces.
   """
-  names = [example["document"] for example in examples]
+  document_names = [example["document"] for example in examples]
   # A tuple with the example's index is equal to no other name.
-  names = [(i,) if name is None else name for i, name in enumerate(names)]
+  document_names = [
+    (i,) if name is None else name for i, name in enumerate(document_names)
+  ]
   bounds_by_name: dict[Any, tuple[int, int]] = {}
-  for i, name in enumerate(names):
+  for i, name in enumerate(document_names):
     bounds_by_name[name] = (
       bounds_by_name.get(name, (bounds[i], 0))[0],
       bounds[i + 1],
     )
-  return [bounds_by_name[name] for name in names]
+  return [bounds_by_name[name] for name in document_names]
 
 
 def _widen(

@@ -39,8 +39,8 @@ def window_bounds(
       " both numbers must be positive."
     )
   stride = min(stride, capacity)
-  num_steps = max(0, -(-(num_tokens - capacity) // stride))
-  starts = [i * stride for i in range(num_steps + 1)]
+  num_strides = max(0, -(-(num_tokens - capacity) // stride))
+  starts = [i * stride for i in range(num_strides + 1)]
   if last_is_full:
     starts[-1] = max(num_tokens - capacity, 0)
   return [(start, min(start + capacity, num_tokens)) for start in starts]
