@@ -106,7 +106,7 @@ def test_prepared_task_equals_the_folder(data_folder):
     opened = loader.open_data(
       data_folder, "bert_pairs", seed=seed, **ROW_OPTIONS
     )
-    task_rows = read_rows("p", "train", 700, seed=seed, num_epochs=None)
+    task_rows = read_rows("p", "train", count=700, seed=seed, num_epochs=None)
     assert_equal_batches(task_rows, opened.read(0, 700))
   heldout = loader.open_heldout(data_folder, "bert_pairs", **ROW_OPTIONS)
   task_rows = read_rows("p", "validation", shuffle=True, seed=3)
@@ -319,7 +319,7 @@ def test_wrong_lengths_shapes_and_types_are_refused(data_folder):
 def test_a_text_task_gives_the_rows_of_training(text_folder):
   register_text(text_folder)
   opened = loader.open_data("mine", "bert_pairs", seed=3, **ROW_OPTIONS)
-  task_rows = read_rows("mine", "train", 900, seed=3, num_epochs=None)
+  task_rows = read_rows("mine", "train", count=900, seed=3, num_epochs=None)
   assert_equal_batches(task_rows, opened.read(0, 900))
   epoch = read_rows("mine", "train", seed=3)
   num_rows = len(epoch["input_ids"])
@@ -424,8 +424,8 @@ def test_a_seqio_source_of_text_gives_its_documents(text_folder):
   source = seqio.TextLineDataSource({"train": files, "validation": files[:1]})
   register_text(text_folder)
   register_text(text_folder, "bert_format", inputs=source, format="bert")
-  expected = read_rows("mine", "train", 100)
-  assert_equal_batches(read_rows("bert_format", "train", 100), expected)
+  expected = read_rows("mine", "train", count=100)
+  assert_equal_batches(read_rows("bert_format", "train", count=100), expected)
   task_of_line_documents = register_text(
     text_folder, "line_documents", inputs=source, validation=source
   )
@@ -460,15 +460,15 @@ def test_seqio_and_training_mix_the_same_rows(data_folder, tmp_path):
   pretraining.register_prepared("p", data_folder, **ROW_OPTIONS)
   pretraining.register_prepared("q", other_folder, **ROW_OPTIONS)
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
-  mixture_rows = read_rows("both", "train", 1000, seed=1, num_epochs=None)
+  mixture_rows = read_rows("both", "train", count=1000, seed=1, num_epochs=None)
   rows_of_p = set(
     sorted_batch_rows_as_bytes(
-      read_rows("p", "train", 1000, seed=1, num_epochs=None)
+      read_rows("p", "train", count=1000, seed=1, num_epochs=None)
     )
   )
   rows_of_q = set(
     sorted_batch_rows_as_bytes(
-      read_rows("q", "train", 1000, seed=1, num_epochs=None)
+      read_rows("q", "train", count=1000, seed=1, num_epochs=None)
     )
   )
   sorted_mixed = sorted_batch_rows_as_bytes(mixture_rows)

@@ -56,7 +56,7 @@ def test_rows_of_bert_have_its_special_tokens(bert_vocabulary):
     CLASSIFICATION_TASK,
     [text_example("the cat"), text_example("the cat", "a dog")],
     bert_vocabulary,
-    16,
+    length=16,
   )
   assert pieces_of(bert_vocabulary, row_ids(encoded, 0)) == [
     "[CLS]",
@@ -77,7 +77,7 @@ def test_pairs_of_roberta_have_two_separators_and_no_segments(vocab_folder):
     CLASSIFICATION_TASK,
     [text_example("ab", "c"), text_example("ab")],
     vocabulary,
-    16,
+    length=16,
   )
   pair = ["<s>", "a", "b", "</s>", "</s>", "c", "</s>"]
   assert pieces_of(vocabulary, row_ids(encoded, 0)) == pair
@@ -93,7 +93,7 @@ def test_gpt1_has_three_new_tokens(vocab_folder):
   vocabulary = files.load_vocabulary(files.write_gpt1(vocab_folder))
   size = vocabulary.vocab_size
   encoded = encode.encode_texts(
-    CLASSIFICATION_TASK, [text_example("ab", "c")], vocabulary, 16
+    CLASSIFICATION_TASK, [text_example("ab", "c")], vocabulary, length=16
   )
   row = row_ids(encoded, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
@@ -112,7 +112,9 @@ def test_a_padded_batch_has_the_rows_of_a_task(tmp_path, write_vocabulary):
   examples = [
     text_example(*([text] if isinstance(text, str) else text)) for text in texts
   ]
-  rows = encode.encode_texts(CLASSIFICATION_TASK, examples, vocabulary, 16).rows
+  rows = encode.encode_texts(
+    CLASSIFICATION_TASK, examples, vocabulary, length=16
+  ).rows
   pad = layouts.layout_of(vocabulary).pad
   expected = batches.Batches(
     CLASSIFICATION_TASK,
@@ -162,7 +164,7 @@ def test_choices_are_rows_of_one_example(bert_vocabulary):
   task = Task("c", "choice", ("0", "1"), num_choices=2, metrics=("accuracy",))
   texts = [["the cat", "sat"], ["the cat", "ran on the mat"]]
   encoded = encode.encode_texts(
-    task, [dict(id="0", texts=texts, label="1")] * 3, bert_vocabulary, 16
+    task, [dict(id="0", texts=texts, label="1")] * 3, bert_vocabulary, length=16
   )
   assert encoded.rows.example_indices.tolist() == [0, 0, 1, 1, 2, 2]
   assert encoded.rows.labels.tolist() == [1] * 6
@@ -187,7 +189,7 @@ def test_only_the_first_piece_of_a_word_has_the_tag(bert_vocabulary):
     TAGGING_TASK,
     [tagged_example(["xy", "zx"], ["B-X", "I-X"])],
     bert_vocabulary,
-    16,
+    length=16,
   )
   assert encoded.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
   assert encoded.rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
@@ -206,7 +208,7 @@ def test_words_without_a_piece_are_in_the_notes_and_get_no_label(
     TAGGING_TASK,
     [tagged_example(words, ["B-X", "I-X", "O", "B-X"])],
     bert_vocabulary,
-    16,
+    length=16,
   )
   assert encoded.rows.offsets[:, 0].max() == 3
   has_word = encoded.rows.offsets[:, 0] >= 0
@@ -229,7 +231,7 @@ def test_every_word_has_one_first_piece_in_all_windows(bert_vocabulary, length):
   # Add a word that is longer than a window.
   examples.append(tagged_example(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
   rows = tagging.encode_sentences(
-    TAGGING_TASK, examples, bert_vocabulary, length
+    TAGGING_TASK, examples, bert_vocabulary, length=length
   ).rows
   assert encoded_rows.lengths(rows).max() <= length
   example_of_token = np.repeat(rows.example_indices, encoded_rows.lengths(rows))
@@ -251,7 +253,7 @@ def test_a_sentence_has_the_text_around_it_as_context(bert_vocabulary):
   ]
   examples.append(tagged_example(sentences[3], ["O"] * 2, document=2))
   encoded = tagging.encode_sentences(
-    TAGGING_TASK, examples, bert_vocabulary, 10, with_context=True
+    TAGGING_TASK, examples, bert_vocabulary, length=10, with_context=True
   )
   # Row 1 has eight pieces: four of its sentence, and two on each side.
   assert (
@@ -409,7 +411,7 @@ def test_labels_of_a_regression_are_float32(bert_vocabulary):
   task = Task("r", "regression", (), num_choices=1, metrics=("pearson",))
   labels = [0.0, 2.5, 3.8, None]
   examples = [text_example("the cat", label=label) for label in labels]
-  encoded = encode.encode_texts(task, examples, bert_vocabulary, 16)
+  encoded = encode.encode_texts(task, examples, bert_vocabulary, length=16)
   batch = batches.Batches(
     task, encoded.rows, pad=0, batch_size=5, shuffle=False
   ).batch(0)
@@ -439,7 +441,9 @@ def test_a_folder_holds_the_encoded_rows_and_is_made_once(
   )
   task, rows, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
-  expected = encode.encode_texts(task, examples, bert_vocabulary, 12).rows
+  expected = encode.encode_texts(
+    task, examples, bert_vocabulary, length=12
+  ).rows
   for name, array in expected._asdict().items():
     np.testing.assert_array_equal(getattr(rows, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}

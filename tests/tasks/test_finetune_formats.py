@@ -14,7 +14,7 @@ BINARY_LABELS = ("0", "1")
 
 
 def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
-  return Task(name, kind, labels, num_choices, metric_names)
+  return Task(name, kind, labels, num_choices=num_choices, metrics=metric_names)
 
 
 def read_text(path):

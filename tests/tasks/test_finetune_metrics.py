@@ -18,7 +18,7 @@ BINARY_LABELS = ("0", "1")
 
 
 def make_task(kind, labels, *metric_names):
-  return Task("mine", kind, labels, 1, metric_names)
+  return Task("mine", kind, labels, num_choices=1, metrics=metric_names)
 
 
 def with_labels(values):
@@ -356,7 +356,7 @@ def test_squad2_scores_of_each_part_and_best_threshold():
     - np.array([2 * (len(gold_texts) > 0) for gold_texts in golds])
   ).tolist()
   scores = squad_metrics.squad2(texts, golds, null_odds, -0.5)
-  expected = expected_squad2(texts, golds, null_odds, -0.5)
+  expected = expected_squad2(texts, golds, null_odds, threshold=-0.5)
   assert {name: scores[name] for name in expected} == pytest.approx(
     expected, abs=1e-9
   )
@@ -421,7 +421,9 @@ def test_the_best_threshold_gives_the_best_score(
     )
   scores = squad_metrics.squad2(texts, golds, null_odds, search="official")
   best_pair = scores["best_f1"], scores["best_f1_thresh"]
-  assert best_pair == official == official_search(texts, golds, null_odds, 1)
+  assert (
+    best_pair == official == official_search(texts, golds, null_odds, column=1)
+  )
   assert (
     squad_metrics.squad2(texts, golds, null_odds, official[1])["f1"]
     == score_at_official
@@ -436,7 +438,7 @@ def test_best_thresholds_with_tied_odds(seed):
   golds = [[" ".join(rng.choice(words, 2))][: rng.randint(2)] for _ in texts]
   null_odds = rng.randint(-2, 3, 30).astype(float).tolist()
   scores = squad_metrics.squad2(texts, golds, null_odds)
-  expected = expected_squad2(texts, golds, null_odds, 1.0)
+  expected = expected_squad2(texts, golds, null_odds, threshold=1.0)
   official_scores = squad_metrics.squad2(
     texts, golds, null_odds, search="official"
   )
@@ -447,7 +449,9 @@ def test_best_thresholds_with_tied_odds(seed):
       texts, golds, null_odds, threshold
     )
     assert scores_at_threshold[name] == pytest.approx(scores[f"best_{name}"])
-    expected_score, threshold = official_search(texts, golds, null_odds, column)
+    expected_score, threshold = official_search(
+      texts, golds, null_odds, column=column
+    )
     assert official_scores[f"best_{name}"] == pytest.approx(expected_score)
     assert official_scores[f"best_{name}_thresh"] == threshold
   with pytest.raises(
@@ -482,7 +486,9 @@ def test_best_threshold_with_answers_that_normalization_empties(seed):
     texts, golds, null_odds, search="official"
   )
   for column, name in enumerate(("exact", "f1")):
-    expected_score, threshold = official_search(texts, golds, null_odds, column)
+    expected_score, threshold = official_search(
+      texts, golds, null_odds, column=column
+    )
     assert official_scores[f"best_{name}"] == pytest.approx(expected_score)
     assert official_scores[f"best_{name}_thresh"] == threshold
 

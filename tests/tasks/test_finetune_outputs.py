@@ -16,7 +16,7 @@ BINARY_LABELS = ("0", "1")
 
 
 def make_task(kind, labels=(), *metric_names, num_choices=1, name="mine"):
-  return Task(name, kind, labels, num_choices, metric_names)
+  return Task(name, kind, labels, num_choices=num_choices, metrics=metric_names)
 
 
 def make_rows(sizes, example_indices, labels, offsets=None):
@@ -148,7 +148,9 @@ def test_a_words_tag_comes_from_the_window_with_most_context():
   task = make_task("tagging", labels, "tagging_f1")
   pieces_per_word = [1, 2, 0, 3, 1, 1]
   spans = [(0, 5), (3, 8)]
-  rows = make_sentence_rows(6, spans, pieces_per_word)
+  rows = make_sentence_rows(
+    num_words=6, spans=spans, pieces_per_word=pieces_per_word
+  )
   example = {"words": [*"abcdef"], "tags": None}
   # The first window predicts only B-X, the second only I-X.
   logits = [
@@ -168,7 +170,7 @@ def test_a_words_tag_comes_from_the_window_with_most_context():
 def test_pieces_after_the_first_do_not_count():
   labels = ("B-ORG", "I-ORG")
   task = make_task("tagging", labels, "tagging_f1")
-  rows = make_sentence_rows(2, [(0, 4)], [2, 2])
+  rows = make_sentence_rows(num_words=2, spans=[(0, 4)], pieces_per_word=[2, 2])
   assert rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
   best_labels = np.array([1, 0, 0, 1, 0, 0])
   logits = [np.eye(2)[best_labels]]
@@ -185,7 +187,9 @@ def test_pieces_after_the_first_do_not_count():
 
 def test_tags_do_not_depend_on_padding():
   task = make_task("tagging", ("O", "B-X"))
-  rows = make_sentence_rows(4, [(0, 4)], [1] * 4)
+  rows = make_sentence_rows(
+    num_words=4, spans=[(0, 4)], pieces_per_word=[1] * 4
+  )
   logits = np.random.RandomState(0).randn(1, 6, 2)
   padded_logits = np.concatenate([logits, np.full((1, 5, 2), 9.0)], 1)
   examples = [{"words": [*"abcd"]}]
@@ -214,7 +218,7 @@ def make_question_rows(context, capacity, stride, question_length=2):
       halves = [(begin, middle), (middle, end)]
       offsets += halves if len(word) > 4 else [(begin, end)]
     begin = end + 1
-  spans = window_bounds(len(offsets), capacity, stride)
+  spans = window_bounds(len(offsets), capacity=capacity, stride=stride)
   no_offset = [(-1, -1)]
   row_offsets = [
     no_offset * (question_length + 2) + offsets[begin:end] + no_offset
@@ -309,7 +313,9 @@ def test_answers_are_those_of_run_squad(may_lack_answer, max_context):
     context = " ".join(rng.choice(words, rng.randint(8, 40)))
     if not context.strip():
       continue
-    rows, spans, offsets = make_question_rows(context, 9, rng.randint(3, 9))
+    rows, spans, offsets = make_question_rows(
+      context, capacity=9, stride=rng.randint(3, 9)
+    )
     logits = [rng.randn(size, 2) for size in np.diff(rows.starts)]
     expected = expected_answers(
       context, rows, spans, offsets, logits, may_lack_answer, rules
@@ -351,7 +357,7 @@ def make_one_window(context="red cat", peaks=()):
     context: the text of the context.
     peaks: pairs (column, logit), one for each column whose logits are not 0.
   """
-  rows, *_ = make_question_rows(context, 50, 20)
+  rows, *_ = make_question_rows(context, capacity=50, stride=20)
   logits = np.zeros((1, rows.starts[1], 2), np.float32)
   for column, logit in peaks:
     logits[0, column] = logit
@@ -420,12 +426,12 @@ def test_windows_are_found_by_offsets_of_characters():
     (114, 114, 9),
   ):
     offsets = np.repeat(np.arange(num_pieces)[:, None], 2, 1)
-    spans = window_bounds(num_pieces, capacity, stride)
+    spans = window_bounds(num_pieces, capacity=capacity, stride=stride)
     window_offsets = [offsets[begin:end] for begin, end in spans]
     assert predictions._piece_ranges(window_offsets) == spans
   # Several pieces of one character have the same offsets.
   offsets = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
-  spans = window_bounds(90, 20, 7)
+  spans = window_bounds(90, capacity=20, stride=7)
   assert (
     predictions._piece_ranges([offsets[begin:end] for begin, end in spans])
     == spans
@@ -434,7 +440,9 @@ def test_windows_are_found_by_offsets_of_characters():
 
 def test_answers_do_not_depend_on_padding():
   rng = np.random.RandomState(6)
-  rows, *_ = make_question_rows("the river Danube of the cathedral mat", 5, 3)
+  rows, *_ = make_question_rows(
+    "the river Danube of the cathedral mat", capacity=5, stride=3
+  )
   sizes = np.diff(rows.starts)
   logits = [rng.randn(size, 2).astype(np.float32) for size in sizes]
   padded_logits = np.full((len(sizes), 20, 2), 50.0, np.float32)
@@ -458,7 +466,7 @@ def test_logits_that_do_not_fit_are_refused():
   with pytest.raises(ValueError, match="not finite"):
     predictions.make_predictions(task, rows, np.full((2, 2), np.nan), [{}, {}])
   task = make_task("tagging", ("O", "B-X", "I-X"))
-  rows = make_sentence_rows(2, [(0, 2)], [1, 1])
+  rows = make_sentence_rows(num_words=2, spans=[(0, 2)], pieces_per_word=[1, 1])
   with pytest.raises(
     ValueError, match=r"row 0 have shape \[4, 2\], not \[4, 3\]"
   ):

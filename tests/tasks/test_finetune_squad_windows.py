@@ -37,12 +37,12 @@ def test_windows_of_published_sizes():
   # The arguments are the number of tokens in the context, the largest number in
   # a window, and the stride. A row of 128 tokens with a question of 11 tokens
   # and three special tokens has a window of 114 tokens.
-  assert window_bounds(157, 114, 128) == [(0, 114), (114, 157)]
-  assert window_bounds(400, 370, 128) == [(0, 370), (128, 400)]
-  assert window_bounds(114, 114, 128) == [(0, 114)]
-  assert window_bounds(0, 114, 128) == [(0, 0)]
+  assert window_bounds(157, capacity=114, stride=128) == [(0, 114), (114, 157)]
+  assert window_bounds(400, capacity=370, stride=128) == [(0, 370), (128, 400)]
+  assert window_bounds(114, capacity=114, stride=128) == [(0, 114)]
+  assert window_bounds(0, capacity=114, stride=128) == [(0, 0)]
   with pytest.raises(ValueError, match="windows of 0 tokens"):
-    window_bounds(5, 0, 1)
+    window_bounds(5, capacity=0, stride=1)
 
 
 def test_windows_leave_no_token_out():
@@ -51,7 +51,7 @@ def test_windows_leave_no_token_out():
     num_tokens, capacity, stride = (
       int(number) for number in rng.integers(1, 200, 3)
     )
-    spans = window_bounds(num_tokens, capacity, stride)
+    spans = window_bounds(num_tokens, capacity=capacity, stride=stride)
     covered_tokens = set().union(*(range(begin, end) for begin, end in spans))
     assert covered_tokens == set(range(num_tokens))
     assert max(end - begin for begin, end in spans) <= capacity
@@ -60,7 +60,7 @@ def test_windows_leave_no_token_out():
 
 
 def test_the_best_window_has_most_context():
-  spans = window_bounds(20, 10, 4)
+  spans = window_bounds(20, capacity=10, stride=4)
   best_window = best_window_of_tokens(20, spans)
   for token in range(20):
     scores = [
@@ -71,7 +71,9 @@ def test_the_best_window_has_most_context():
     ]
     assert scores[best_window[token]] == max(scores)
   # For a very long text, an array [windows, tokens] would take too much memory.
-  best_window = best_window_of_tokens(10**6, window_bounds(10**6, 100, 50))
+  best_window = best_window_of_tokens(
+    10**6, window_bounds(10**6, capacity=100, stride=50)
+  )
   assert (np.diff(best_window) >= 0).all() and best_window[-1] == 19_998
 
 
@@ -98,7 +100,7 @@ def test_the_label_marks_the_raw_text_of_the_answer(
 ):
   start = context.index(answer)
   for vocabulary in (bert_vocabulary, roberta_vocabulary):
-    example = make_question(context, answer, start)
+    example = make_question(context, text=answer, start=start)
     rows = questions.encode_questions([example], vocabulary, length=64).rows
     assert len(rows.example_indices) == 1
     assert label_text(example, rows, 0) == answer
@@ -108,7 +110,7 @@ def test_the_label_marks_the_raw_text_of_the_answer(
 def test_a_row_is_the_question_and_the_context(
   bert_vocabulary, roberta_vocabulary
 ):
-  example = make_question("a dog", "dog", 2)
+  example = make_question("a dog", text="dog", start=2)
   rows = questions.encode_questions([example], bert_vocabulary, length=32).rows
   pieces = [bert_vocabulary.pieces[i] for i in rows.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
@@ -142,13 +144,15 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
       if last_word >= len(words):
         continue
       start, end = begins[first_word], begins[last_word] + len(words[last_word])
-      example = make_question(context, context[start:end], int(start))
+      example = make_question(
+        context, text=context[start:end], start=int(start)
+      )
       rows = questions.encode_questions(
         [example], bert_vocabulary, length=15, stride=4
       ).rows
       num_windows_with_answer = 0
       for i, (window_begin, window_end) in enumerate(
-        window_bounds(len(words), 10, 4)
+        window_bounds(len(words), capacity=10, stride=4)
       ):
         is_inside = window_begin <= first_word and last_word < window_end
         assert (rows.labels[i, 0] > 0) == is_inside
@@ -169,8 +173,8 @@ def test_only_windows_with_the_whole_answer_are_labelled(bert_vocabulary):
 def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
   bert_vocabulary,
 ):
-  correct_question = make_question("the cat sat", "sat", 8)
-  misplaced_question = make_question("  the cat sat", "sat", 8) | {
+  correct_question = make_question("the cat sat", text="sat", start=8)
+  misplaced_question = make_question("  the cat sat", text="sat", start=8) | {
     "id": "moved"
   }
   unlabelled_question = correct_question | {"answers": None, "id": "hidden"}
@@ -190,7 +194,7 @@ def test_labels_of_unanswerable_unlabelled_and_misplaced_questions(
   assert encoded.notes == {note: ["moved"]}
   # A space has no piece, so no piece holds the answer " ".
   encoded = questions.encode_questions(
-    [make_question("the  cat", " ", 4)], bert_vocabulary, length=32
+    [make_question("the  cat", text=" ", start=4)], bert_vocabulary, length=32
   )
   assert encoded.notes == {"answers that no piece holds, not trained on": ["q"]}
 

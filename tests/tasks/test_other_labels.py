@@ -20,7 +20,7 @@ COLUMNS = "text=text,label=labels"
 
 
 def read_contents(inputs, kind="multi_label", columns=COLUMNS, **options):
-  task = task_inputs.find_task("mine", kind, columns, **options)
+  task = task_inputs.find_task("mine", kind=kind, columns=columns, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
@@ -163,9 +163,9 @@ def test_a_list_is_refused_as_a_single_label(tmp_path):
   with pytest.raises(
     ValueError, match=r"a\.csv:3: label .* is a list; several"
   ):
-    read_contents({"train": path}, "classification")
+    read_contents({"train": path}, kind="classification")
   path = write_csv(tmp_path / "a.csv", ["[x]", "(a) b", ""][:2])
-  assert labels_of(read_contents({"train": path}, "classification")) == [
+  assert labels_of(read_contents({"train": path}, kind="classification")) == [
     "[x]",
     "(a) b",
   ]
@@ -218,9 +218,13 @@ def test_a_column_for_each_label_is_read(tmp_path):
   with pytest.raises(
     ValueError, match="--labels: each label has a column of i"
   ):
-    task_inputs.find_task("mine", "multi_label", LABEL_COLUMNS, ["x", "y"])
+    task_inputs.find_task(
+      "mine", kind="multi_label", columns=LABEL_COLUMNS, labels=["x", "y"]
+    )
   with pytest.raises(ValueError, match="is there twice"):
-    task_inputs.find_task("mine", "multi_label", LABEL_COLUMNS + ",label=toxic")
+    task_inputs.find_task(
+      "mine", kind="multi_label", columns=LABEL_COLUMNS + ",label=toxic"
+    )
 
 
 # True and predicted entities (begin, end, type) of a sentence of eight words.
@@ -259,7 +263,7 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
     for entities in (TRUE_ENTITIES, PREDICTED_ENTITIES)
   ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read_contents({"train": path}, "tagging", None).task
+  task = read_contents({"train": path}, kind="tagging", columns=None).task
   letters = sorted({*SCHEME_LETTERS[scheme]})
   assert sorted(task.labels) == sorted(
     [
@@ -293,7 +297,7 @@ def test_tags_may_lack_the_type_of_their_entities(tmp_path):
   )
   lines = [dict(words=["a"] * 8, tags=gold_tags)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read_contents({"train": path}, "tagging", None).task
+  task = read_contents({"train": path}, kind="tagging", columns=None).task
   assert (task.labels, task.metrics) == (("O", "B", "I"), ("tagging_f1",))
   assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 0.5
 
@@ -306,7 +310,7 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
   iob1_tags = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
   lines = [dict(words=["a"] * 8, tags=iob1_tags)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read_contents({"train": path}, "tagging", None).task
+  task = read_contents({"train": path}, kind="tagging", columns=None).task
   assert task.metrics == ("tagging_f1",)
   predicted = tags_of([*TRUE_ENTITIES, (7, 8, "X")], SCHEME_LETTERS["IOB2"])
   assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 1.0
@@ -331,7 +335,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(
     dict(words=["a", "b", "c"], tags=[tag_names[0], tag_names[1], tag_names[0]])
   ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  contents = read_contents({"train": path}, "tagging", None)
+  contents = read_contents({"train": path}, kind="tagging", columns=None)
   (example,), task = contents.splits["train"], contents.task
   assert example["tags"] == [str(tag) for tag in lines[0]["tags"]]
   assert task.metrics == (metric,)
@@ -344,7 +348,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(
     assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.score_names(task) == ["accuracy", "examples"]
   task_format = task_inputs.find_task(
-    "mine", "tagging", None, [str(tag) for tag in tag_names]
+    "mine", kind="tagging", columns=None, labels=[str(tag) for tag in tag_names]
   )
   assert task_format.task.metrics == (metric,)
 
@@ -379,7 +383,9 @@ def test_entities_in_another_spelling_give_a_warning(tmp_path, names, warning):
   lines = [dict(words=["a"] * len(names), tags=names)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   for labels in ((), names):
-    contents = read_contents({"train": path}, "tagging", None, labels=labels)
+    contents = read_contents(
+      {"train": path}, kind="tagging", columns=None, labels=labels
+    )
     assert len(contents.notes) == (warning is not None)
     if warning:
       assert contents.task.metrics == ("accuracy",)
@@ -400,10 +406,13 @@ def test_a_mix_of_tags_with_and_without_prefixes_is_refused(
     tmp_path / "a.conll", f"in O\nYork B-LOC\nits {unprefixed_tag}\n"
   )
   with pytest.raises(ValueError, match=message):
-    read_contents({"train": path}, "tagging", None)
+    read_contents({"train": path}, kind="tagging", columns=None)
   with pytest.raises(ValueError, match="--labels: tag '.*' is not O, B-TYPE"):
     task_inputs.find_task(
-      "mine", "tagging", None, ["O", "B-LOC", unprefixed_tag]
+      "mine",
+      kind="tagging",
+      columns=None,
+      labels=["O", "B-LOC", unprefixed_tag],
     )
 
 
@@ -411,7 +420,9 @@ def test_words_and_tags_as_lists_in_a_table_are_read(tmp_path):
   table_rows = "\"['EU', 'it''s']\",\"['B-ORG', 'O']\"\n"
   table_rows = table_rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
   path = files.write_text(tmp_path / "a.csv", "words,tags\n" + table_rows)
-  examples = read_contents({"train": path}, "tagging", "words=words,tags=tags")
+  examples = read_contents(
+    {"train": path}, kind="tagging", columns="words=words,tags=tags"
+  )
   first_example, second_example = examples.splits["train"]
   assert first_example["words"] == ["EU", "it's"] and first_example["tags"] == [
     "B-ORG",
@@ -454,7 +465,7 @@ def test_a_regression_with_several_outputs_names_each(tmp_path):
     ]
     answers = predict.predict(predictor, texts)
     rows, _ = predict.encode_examples(predictor, texts)
-    logits = predict.compute_outputs(predictor, rows, None)
+    logits = predict.compute_outputs(predictor, rows, positions=None)
     for answer, values in zip(answers, logits, strict=True):
       names = labels or ["LABEL_0", "LABEL_1", "LABEL_2"]
       assert list(answer) == ["scores"] and list(answer["scores"]) == names
@@ -488,4 +499,4 @@ def test_all_labels_adds_the_missing_tags_of_a_scheme():
     *("B-b", "I-b", "E-b", "S-b"),
   )
   assert tags.all_labels(["VB", "O", "NN"]) == ("O", "NN", "VB")
-  assert Task("x", "tagging", (), 1, ()).labels == ()
+  assert Task("x", "tagging", labels=(), num_choices=1, metrics=()).labels == ()

@@ -61,8 +61,8 @@ def vocabulary_path(tmp_path_factory):
     output = str(path / name / FILE_NAMES.get(algorithm, "pieces"))
     train_vocab.train_vocab(
       str(text),
-      VOCABULARY_SIZES[algorithm],
-      output,
+      size=VOCABULARY_SIZES[algorithm],
+      output=output,
       algorithm=algorithm,
       **options,
     )
@@ -358,7 +358,7 @@ def test_korean_words_are_not_unknown(algorithm, tmp_path):
   for options in (STRIPPED,) if algorithm == "unigram" else (STRIPPED, CASED):
     output = str(tmp_path / "-".join([*options, name]))
     train_vocab.train_vocab(
-      str(text), 200, output, algorithm=algorithm, **options
+      str(text), size=200, output=output, algorithm=algorithm, **options
     )
     prepared = str(tmp_path / "-".join([*options, "prepared"]))
     prepare.prepare(str(text), output, prepared, processes=1)
@@ -496,7 +496,7 @@ def test_the_rules_for_words_are_stored(tmp_path):
   text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
   output = str(tmp_path / "mine.txt")
   train_vocab.train_vocab(
-    str(text), 100, output, algorithm="words", rules="spaces"
+    str(text), size=100, output=output, algorithm="words", rules="spaces"
   )
   settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
   assert settings["rules"] == "spaces"
@@ -529,8 +529,8 @@ def test_each_vocabulary_file_has_a_settings_file(vocabulary_path, tmp_path):
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
     train_vocab.train_vocab(
       vocabulary_path.text_path,
-      1000,
-      str(tmp_path / "vocab.txt"),
+      size=1000,
+      output=str(tmp_path / "vocab.txt"),
       algorithm="words",
     )
 
@@ -689,14 +689,14 @@ def test_a_task_is_encoded_as_the_vocabulary_was_trained(
   for algorithm in ("unigram", "wordpiece"):
     path = vocabulary_path(algorithm, **ACCENTS)
     folder = str(tmp_path / algorithm)
-    meta = prepare_task.prepare(task, inputs, path, folder, 64)
+    meta = prepare_task.prepare(task, inputs, path, folder, length=64)
     assert meta["lower_case"]
     _, encoded, _ = encoded_rows.load(folder, "train")
     vocabulary = open_vocabulary.load(folder)
     text = vocabulary.decode(encoded.ids)
     assert "été" in text and "fermé" in text and vocabulary.keep_accents
     with pytest.raises(ValueError, match="--no-lower-case .* asks for"):
-      prepare_task.prepare(task, inputs, path, folder + "2", 64, **CASED)
+      prepare_task.prepare(task, inputs, path, folder + "2", length=64, **CASED)
 
 
 def test_gpt1_is_always_lower_case(tmp_path):

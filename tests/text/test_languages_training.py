@@ -48,7 +48,7 @@ def test_training_warns_that_it_strips_marks(tmp_path, capsys):
     (KEEP_CASE, False),
   ):
     output = str(tmp_path / "-".join(["v", *options]))
-    train_vocab.train_vocab(str(text), 100, output, **options)
+    train_vocab.train_vocab(str(text), size=100, output=output, **options)
     assert ("--keep-accents keeps them" in capsys.readouterr().err) == must_warn
 
 
@@ -62,13 +62,13 @@ def test_long_words_give_warnings(tmp_path, capsys):
   line = "".join(LANGUAGES["thai"]).replace(" ", "")
   assert len(line) > 100
   text.write_text(f"{line}\n\n{line} a\n", encoding="utf-8")
-  train_vocab.train_vocab(str(text), 100, str(tmp_path / "v.txt"))
+  train_vocab.train_vocab(str(text), size=100, output=str(tmp_path / "v.txt"))
   assert "100% of the text are words of more than 100" in (
     capsys.readouterr().err
   )
   output = str(tmp_path / "thai.model")
   train_vocab.train_vocab(
-    str(text), 100, output, algorithm="unigram", keep_accents=True
+    str(text), size=100, output=output, algorithm="unigram", keep_accents=True
   )
   for rule, must_warn in (("space", True), ("albert", False)):
     prepare.prepare(
@@ -88,7 +88,7 @@ def test_long_lines_are_not_dropped(tmp_path):
   text.write_text(line + "\n", encoding="utf-8")
   output = str(tmp_path / "long.model")
   train_vocab.train_vocab(
-    str(text), 300, output, algorithm="unigram", keep_accents=True
+    str(text), size=300, output=output, algorithm="unigram", keep_accents=True
   )
   vocabulary = open_vocabulary.load(output)
   (ids,) = vocabulary.encode_batch([line])
@@ -104,5 +104,5 @@ def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("".join(characters) * 2, encoding="utf-8")
   output = str(tmp_path / "vocab.txt")
-  pieces = train_vocab.train_vocab(str(text), 4000, output)
+  pieces = train_vocab.train_vocab(str(text), size=4000, output=output)
   assert set(characters) <= set(pieces)

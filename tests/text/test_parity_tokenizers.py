@@ -63,8 +63,8 @@ def albert():
 
 
 TOKENIZERS = {
-  "uncased": lambda: wordpiece("uncased", True),
-  "cased": lambda: wordpiece("cased", False),
+  "uncased": lambda: wordpiece("uncased", lower_case=True),
+  "cased": lambda: wordpiece("cased", lower_case=False),
   "gpt2": gpt2,
   "roberta": lambda: gpt2("roberta/vocab.json", "RobertaTokenizer"),
   "gpt1": gpt1,

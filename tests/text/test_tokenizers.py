@@ -108,7 +108,9 @@ def test_original_rules_differ_from_those_of_hugging_face():
       ("ab", text[:5]),
       ("ab", text[6:]),
     ]
-  assert wordpiece.clean_by_original_rules("Éa\u200db\t中!", True) == (
+  assert wordpiece.clean_by_original_rules(
+    "Éa\u200db\t中!", lower_case=True
+  ) == (
     "eab 中 !",
     [0, 1, 3, -1, 5, -1, 6],
   )

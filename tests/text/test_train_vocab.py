@@ -66,7 +66,7 @@ def test_a_cased_vocabulary_keeps_capitals_and_accents(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Été Été Zürich Zürich " * 20, encoding="utf-8")
   pieces = train_vocab.train_vocab(
-    str(text), 100, str(tmp_path / "v.txt"), lower_case=False
+    str(text), size=100, output=str(tmp_path / "v.txt"), lower_case=False
   )
   assert {"Été", "Zürich"} <= set(pieces)
 
@@ -133,7 +133,9 @@ def test_a_vocabulary_is_not_overwritten(tmp_path, algorithm, name):
   output = tmp_path / name
   output.write_text("somebody's own\n")
   with pytest.raises(ValueError, match=f"{name} exists; delete it or choose"):
-    train_vocab.train_vocab(str(text), 100, str(output), algorithm=algorithm)
+    train_vocab.train_vocab(
+      str(text), size=100, output=str(output), algorithm=algorithm
+    )
   assert output.read_text() == "somebody's own\n"
   assert len(list(tmp_path.iterdir())) == 2
 
@@ -142,7 +144,9 @@ def test_split_text_overwrites_no_file(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Some words.\n")
   with pytest.raises(ValueError, match="text.txt exists; delete it or choose"):
-    split_text.split_text([str(text)], str(text), "auto", "strict", "en")
+    split_text.split_text(
+      [str(text)], str(text), format="auto", errors="strict", language="en"
+    )
   assert text.read_text() == "Some words.\n"
 
 
@@ -169,7 +173,7 @@ def test_a_warning_says_why_there_are_fewer_pieces(
   (tmp_path / "text.txt").write_text(text)
   output = str(tmp_path / "v.txt")
   train_vocab.train_vocab(
-    str(tmp_path / "text.txt"), 500, output, algorithm=algorithm
+    str(tmp_path / "text.txt"), size=500, output=output, algorithm=algorithm
   )
   lines = capsys.readouterr().err.splitlines()
   (warning,) = [line for line in lines if "size=500" in line]

@@ -70,13 +70,13 @@ def test_tokenizer_json_gives_the_same_tokenizer(family, tmp_path):
     write_files(tmp_path / "a", make_files(family))
   )
   json_vocabulary = open_vocabulary.load(
-    write_files(tmp_path / "b", make_files(family, True))
+    write_files(tmp_path / "b", make_files(family, as_json=True))
   )
   texts = random_texts(200)
   assert vocabulary.encode_batch(texts) == json_vocabulary.encode_batch(texts)
   assert vocabulary.encode_offsets(
-    texts, True
-  ) == json_vocabulary.encode_offsets(texts, True)
+    texts, special=True
+  ) == json_vocabulary.encode_offsets(texts, special=True)
   assert vocabulary.special == json_vocabulary.special
   assert list(vocabulary.pieces) == list(json_vocabulary.pieces)
   assert vocabulary.chunk_pattern == json_vocabulary.chunk_pattern
@@ -155,7 +155,7 @@ def load_error(folder, damage):
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "albert"])
 @pytest.mark.parametrize("is_json", [False, True])
 def test_damaged_files_are_named(family, is_json, tmp_path):
-  contents, rng = make_files(family, is_json), random.Random(0)
+  contents, rng = make_files(family, as_json=is_json), random.Random(0)
   for name, content in contents.items():
     damaged_contents = {
       "empty": b"",
@@ -172,7 +172,7 @@ def test_damaged_files_are_named(family, is_json, tmp_path):
       )
     for damage, damaged_content in damaged_contents.items():
       folder = write_files(tmp_path / "x", contents | {name: damaged_content})
-      message = load_error(folder, f"{name} ({damage})")
+      message = load_error(folder, damage=f"{name} ({damage})")
       assert name in message or name == "merges.txt", message
   # Random damage may be accepted, but may raise only a ValueError.
   for _ in range(60):
@@ -182,7 +182,7 @@ def test_damaged_files_are_named(family, is_json, tmp_path):
       damaged_content[rng.randrange(len(damaged_content))] = rng.randrange(256)
     load_error(
       write_files(tmp_path / "x", contents | {name: bytes(damaged_content)}),
-      None,
+      damage=None,
     )
 
 
@@ -203,7 +203,7 @@ def test_repeated_and_missing_pieces_are_refused(tmp_path):
     files | {"vocab.json": changed_content},
     "1 ids below 266 have no piece, the first is 6",
   )
-  json_content = make_files("bert", True)["tokenizer.json"]
+  json_content = make_files("bert", as_json=True)["tokenizer.json"]
   changed_content = json_content.replace(b'"##n":7', b'"a":7')
   assert_refused(
     {"tokenizer.json": changed_content},

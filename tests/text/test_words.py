@@ -108,7 +108,7 @@ def test_a_trained_vocabulary_has_the_words_that_occur_twice(tmp_path, capsys):
   text = write_text(tmp_path / "t.txt")
   output = tmp_path / "w.txt"
   pieces = train_vocab.train_vocab(
-    text, 100, str(output), algorithm="words", rules="spaces"
+    text, size=100, output=str(output), algorithm="words", rules="spaces"
   )
   counts = {}
   for document in DOCUMENTS:
@@ -130,7 +130,9 @@ def test_a_trained_vocabulary_has_the_words_that_occur_twice(tmp_path, capsys):
   assert loaded.algorithm == "words" and list(loaded.pieces) == expected
   message = "--rules=spaces is only for --tokenizer=words"
   with pytest.raises(ValueError, match=message):
-    train_vocab.train_vocab(text, 100, str(output) + "2", rules="spaces")
+    train_vocab.train_vocab(
+      text, size=100, output=str(output) + "2", rules="spaces"
+    )
 
 
 def test_the_folder_keeps_words_that_the_vocabulary_lacks(prepared_folder):
@@ -330,7 +332,7 @@ def test_rows_depend_only_on_their_number(prepared_folder, num_streams):
     np.testing.assert_array_equal(array, joined)
   data = loader.open_data(prepared_folder, "elmo", **options)
   with loader.batches_from_step(
-    data, 2, 4, host_index=1, host_count=2
+    data, start_step=2, batch_size=4, host_index=1, host_count=2
   ) as batches:
     batch = next(batches).batch
   np.testing.assert_array_equal(batch["next_ids"], expected["next_ids"][10:12])

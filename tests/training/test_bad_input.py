@@ -210,7 +210,9 @@ def test_an_empty_path_and_bad_mixture_weights_are_refused():
   special_ids = SpecialIds(0, 1, 2, 3, 4)
   recipe = recipes.bert_pairs(special_ids, 64, random_share="0.5")
   corpus = reader.corpus_from_documents(random_documents(5, 0))
-  two_streams = [streams.Stream(corpus, recipe, 0, str(i)) for i in range(2)]
+  two_streams = [
+    streams.Stream(corpus, recipe, seed=0, name=str(i)) for i in range(2)
+  ]
   with pytest.raises(ValueError, match="mixture weights"):
     streams.Mixture(two_streams, [float("nan"), 1.0], 0)
 
@@ -426,12 +428,18 @@ def test_bad_output_paths_are_refused(tmp_path):
   text_path.write_text("some words .\n")
   with pytest.raises(ValueError, match="is a folder"):
     split_text.split_text(
-      [str(text_path)], str(tmp_path), "auto", "strict", "en"
+      [str(text_path)],
+      str(tmp_path),
+      format="auto",
+      errors="strict",
+      language="en",
     )
   with pytest.raises(ValueError, match="size=2000000000 is too large"):
-    train_vocab.train_vocab(str(text_path), 2_000_000_000, str(tmp_path / "v"))
+    train_vocab.train_vocab(
+      str(text_path), size=2_000_000_000, output=str(tmp_path / "v")
+    )
   with pytest.raises(ValueError, match="the output is empty"):
-    train_vocab.train_vocab(str(text_path), 600, "")
+    train_vocab.train_vocab(str(text_path), size=600, output="")
   vocab_path = tmp_path / "vocab.txt"
   vocab_path.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="the output is empty"):

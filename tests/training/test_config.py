@@ -212,8 +212,10 @@ def test_rows_below_the_shortest_length_are_refused(builder, shortest):
     {"length": shortest - 1},
   )
   with pytest.raises(ValueError, match=f"needs {shortest} to 32,768"):
-    recipes.make_recipe(builder, special_ids, 64, options)
-  recipe = recipes.make_recipe(builder, special_ids, 64, {"length": shortest})
+    recipes.make_recipe(builder, special_ids, vocab_size=64, options=options)
+  recipe = recipes.make_recipe(
+    builder, special_ids, vocab_size=64, options={"length": shortest}
+  )
   documents = [[[7, 8, 9, 10, 11], [12, 13]], [[14], [15, 16, 17]]]
   corpus = reader.corpus_from_documents(documents)
   stream = loader.Stream(corpus, recipe, seed=0)
@@ -497,7 +499,13 @@ def test_the_first_parameters_do_not_depend_on_unrolling(name, data_folder):
   config["model"] |= {"unroll": 2, "num_layers": 2}
   setup = building.build(config_lib.parse(config))
   states = [
-    init_state(objective, setup.optimizer, setup.mesh, 3, setup.feeds[0].shapes)
+    init_state(
+      objective,
+      setup.optimizer,
+      setup.mesh,
+      seed=3,
+      batch=setup.feeds[0].shapes,
+    )
     for objective in (setup.objective, setup.drawing_objective)
   ]
   jax.tree.map(np.testing.assert_array_equal, *states)
@@ -529,7 +537,9 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(key, value, pattern):
 def test_a_parsed_config_is_frozen():
   config = configs.load_defaults(BERT)
   run_config = config_lib.parse(config)
-  assert run_config.schedule == config_lib.Schedule("bert", 1e-4, 0.01)
+  assert run_config.schedule == config_lib.Schedule(
+    "bert", peak=1e-4, warmup=0.01
+  )
   assert (
     run_config.phases["phase2"].length == 512 and not run_config.model.remat
   )

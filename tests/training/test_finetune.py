@@ -210,7 +210,7 @@ def test_layers_near_the_input_learn_slower():
   }
   # "written" is the rule of ELECTRA's paper, "released" that of its code.
   for rule, last_power in (("released", 2), ("written", 1)):
-    scales = optim.layer_scales(tree, 0.5, rule)
+    scales = optim.layer_scales(tree, decay=0.5, rule=rule)
     layer_scales = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
     expected_scales = [
       0.5 ** (last_power + 2),
@@ -493,14 +493,18 @@ TASKS_BY_MODULE = {
 @pytest.mark.parametrize("module", TASKS_BY_MODULE)
 def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   custom_tasks = {
-    "classes": task_inputs.find_task("x", None, "text=a").task,
+    "classes": task_inputs.find_task("x", kind=None, columns="text=a").task,
     "moods": task_inputs.find_task(
-      "x", "multi_label", "text=a", ["a", "b"]
+      "x", kind="multi_label", columns="text=a", labels=["a", "b"]
     ).task,
-    "price": task_inputs.find_task("x", "regression", "text=a").task,
-    "names": task_inputs.find_task("x", "tagging", labels=["O", "B-X"]).task,
+    "price": task_inputs.find_task(
+      "x", kind="regression", columns="text=a"
+    ).task,
+    "names": task_inputs.find_task(
+      "x", kind="tagging", labels=["O", "B-X"]
+    ).task,
     "words": task_inputs.find_task(
-      "x", "tagging", labels=["NOUN", "VERB"]
+      "x", kind="tagging", labels=["NOUN", "VERB"]
     ).task,
   }
   tasks = {name: task.task for name, task in TASKS.items()} | custom_tasks
@@ -620,8 +624,8 @@ def test_the_best_run_of_a_sweep_has_the_best_metric():
   outcomes = [
     sweep.Outcome(
       sweep.PlannedRun(point={}, seed=seed, config={}),
-      error,
-      [dict(accuracy=number, loss=number)],
+      error=error,
+      rows=[dict(accuracy=number, loss=number)],
     )
     for seed, (number, error) in enumerate(
       [(0.2, None), (0.5, None), (0.9, "bad")]
@@ -637,8 +641,8 @@ def test_median_mean_and_deviation_of_a_sweep():
     {"accuracy": accuracy, "predicted_labels": labels}
     for accuracy, labels in ((0.5, 1), (0.7, 2), (0.9, 2))
   ]
-  outcomes = [sweep.Outcome(run, None, [row]) for row in rows]
-  outcomes.append(sweep.Outcome(run, "diverged", []))
+  outcomes = [sweep.Outcome(run, error=None, rows=[row]) for row in rows]
+  outcomes.append(sweep.Outcome(run, error="diverged", rows=[]))
   (row,) = sweep.summarise(outcomes, "accuracy")
   assert (row["runs"], row["failed"], row["constant"]) == (4, 1, 1)
   np.testing.assert_allclose(

@@ -228,7 +228,9 @@ def test_adam_equals_plain_python(name):
       {"kernel": jnp.array([grad])}, state, params
     )
     params = optax.apply_updates(params, updates)
-  expected = adam_in_python(grads, 0.5, 0.01, 0.01, name == "adamw")
+  expected = adam_in_python(
+    grads, weight=0.5, rate=0.01, decay=0.01, is_corrected=name == "adamw"
+  )
   np.testing.assert_allclose(params["kernel"][0], expected, rtol=1e-6)
 
 

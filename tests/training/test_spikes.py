@@ -93,7 +93,7 @@ def test_a_run_stops_before_a_spike(data_folder, tmp_path, exploding_rate):
   with pytest.raises(
     FloatingPointError, match="step 7: .*spike.*init_from=RUN@"
   ):
-    train.run(config_of(data_folder, "stop"), str(tmp_path / "run"))
+    train.run(config_of(data_folder, action="stop"), str(tmp_path / "run"))
   best_step, kept_steps = best_and_kept_steps(tmp_path / "run")
   assert best_step == 4 and max(kept_steps) == 6
 
@@ -102,7 +102,7 @@ def test_a_run_that_skips_ends_if_the_model_has_diverged(
   data_folder, tmp_path, exploding_rate
 ):
   with pytest.raises(FloatingPointError, match="steps 7 to 8: every loss is"):
-    train.run(config_of(data_folder, "skip"), str(tmp_path / "run"))
+    train.run(config_of(data_folder, action="skip"), str(tmp_path / "run"))
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def bad_batch(monkeypatch):
 def test_a_skipped_step_changes_nothing_and_is_logged(
   data_folder, tmp_path, bad_batch, capsys
 ):
-  config = config_of(data_folder, "skip")
+  config = config_of(data_folder, action="skip")
   config["seed"] = 0
   config["checkpoint"] |= dict(every=1, keep=TOTAL_STEPS)
   run_folder = tmp_path / "run"
@@ -196,7 +196,9 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
 @pytest.mark.slow
 def test_skipping_changes_nothing_without_a_spike(data_folder, tmp_path):
   states = [
-    train.run(config_of(data_folder, action, 50.0), str(tmp_path / action))
+    train.run(
+      config_of(data_folder, action=action, factor=50.0), str(tmp_path / action)
+    )
     for action in ("none", "skip")
   ]
   expected_arrays, new_arrays = map(arrays_of_state, states)
@@ -218,7 +220,7 @@ def test_bad_options_are_refused(data_folder, spike, pattern):
   with pytest.raises(ValueError, match=pattern):
     building.build(config_lib.parse(config))
   with pytest.raises(ValueError, match="config.spike compares.*log.every"):
-    config = config_of(data_folder, "skip")
+    config = config_of(data_folder, action="skip")
     config["log"]["every"] = 0
     building.build(config_lib.parse(config))
 

@@ -53,7 +53,8 @@ def params(objective):
   return nn.unbox(boxed_params)
 
 
-# id(objective) -> the objective and its jitted `accumulate_gradients`.
+# id(objective) -> the objective and its jitted `accumulate_gradients`. The
+# objective is kept so that no later object gets its id.
 JITTED_BY_OBJECTIVE = {}
 
 
@@ -81,8 +82,8 @@ def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
   result_of_micro_batches = accumulated_gradients(
     objective, params, batch, micro_batches
   )
-  assert_close(result_of_batch[0], result_of_micro_batches[0], 1e-6)
-  assert_close(result_of_batch[1], result_of_micro_batches[1], 1e-6)
+  assert_close(result_of_batch[0], result_of_micro_batches[0], atol=1e-6)
+  assert_close(result_of_batch[1], result_of_micro_batches[1], atol=1e-6)
 
 
 def toy_objective():
@@ -131,7 +132,7 @@ def test_row_without_targets_adds_nothing(objective, params):
   sums_without_row = accumulated_gradients(
     objective, params, {key: array[1:] for key, array in batch.items()}
   )
-  assert_close(sums_with_row[:2], sums_without_row[:2], 1e-6)
+  assert_close(sums_with_row[:2], sums_without_row[:2], atol=1e-6)
 
 
 def test_the_schedule_counts_steps_not_micro_batches():
@@ -384,7 +385,9 @@ def test_every_axis_of_the_state_has_a_rule():
   )
   mesh = sharding.make_mesh()
   with sharding.use_mesh(mesh):
-    state = init_state(objective, optimizer, mesh, 0, make_batch([1, 1]))
+    state = init_state(
+      objective, optimizer, mesh, seed=0, batch=make_batch([1, 1])
+    )
   assert int(state.step) == 0
 
 

@@ -22,8 +22,7 @@ from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
 
-# Of these words, "cats" has two pieces, "ox" is unknown, and "it" is a stop
-# word.
+# The word "cats" has two pieces, "ox" is unknown, and "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
 OPTIONS = augmentation.Options(
   num_samples=6, threshold=0.5, num_candidates=4, seed=3
@@ -155,7 +154,11 @@ def test_variants_follow_the_published_rules(
   lines = (input_folder / "train.tsv").read_text().splitlines()[1:]
   lines = [line.split("\t") for line in lines]
   examples = [augmentation.Example((text,), label) for text, label in lines]
-  variants = [*augmentation.add_variants(predictor, vectors, OPTIONS, examples)]
+  variants = [
+    *augmentation.add_variants(
+      predictor, vectors=vectors, options=OPTIONS, examples=examples
+    )
+  ]
   expected = [
     ((sentence,), label)
     for line_number, (text, label) in enumerate(lines)
@@ -174,7 +177,11 @@ def test_variants_follow_the_published_rules(
 def test_a_variant_of_a_pair_changes_one_text(predictor):
   text, pair = "red cat runs .", "blue dog sings"
   example = augmentation.Example((text, pair), "x")
-  variants = [*augmentation.add_variants(predictor, None, OPTIONS, [example])]
+  variants = [
+    *augmentation.add_variants(
+      predictor, vectors=None, options=OPTIONS, examples=[example]
+    )
+  ]
   assert variants[0] == example and {variant.label for variant in variants} == {
     "x"
   }
@@ -275,7 +282,9 @@ def test_the_output_can_be_read_as_the_tasks_file(input_folder, capsys):
 
 @pytest.mark.parametrize("task", glue.TEXT_COLUMNS)
 def test_every_task_reads_a_file_with_its_output_columns(tmp_path, task):
-  task_format, columns = augment_task.task_and_columns(task, None, None)
+  task_format, columns = augment_task.task_and_columns(
+    task, kind=None, columns=None
+  )
   label = (task_format.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(columns) - 1)]
   lines = ["\t".join(columns), "\t".join([*texts, label])]

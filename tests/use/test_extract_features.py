@@ -221,7 +221,11 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
       begin=1,
       end=num_pieces + 1,
     )
-    rows = list(features_lib._windows_of(0, tokens, max_length, overlap))
+    rows = list(
+      features_lib._windows_of(
+        text_index=0, encoded=tokens, max_length=max_length, overlap=overlap
+      )
+    )
     joined_ids = []
     for row in rows:
       assert len(row.ids) <= max_length and row.begin < row.end

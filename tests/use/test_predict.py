@@ -130,7 +130,7 @@ def test_a_long_text_is_the_mean_of_its_windows(model_paths):
   predictor, (prediction,) = predict(path, [{"text": text}], max_length=12)
   rows = long_texts.encode_in_windows([[text]], predictor.vocabulary, length=12)
   assert len(rows.example_indices) > 3 and np.diff(rows.starts).max() == 12
-  logits = predicting.compute_outputs(predictor, rows, None)
+  logits = predicting.compute_outputs(predictor, rows, positions=None)
   np.testing.assert_allclose(prediction["score"], np.mean(logits), rtol=1e-6)
 
 

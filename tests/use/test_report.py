@@ -88,7 +88,7 @@ def test_curves_are_drawn_against_the_chosen_axis(runs):
     "flops_per_step"
   )
   assert list(training_curve.numbers) == [7.0, 7.0, 9.0]
-  # The training rows have no accuracy, so its curves are of evaluations.
+  # The training rows have no accuracy, so its curves show only evaluations.
   assert all(curve.is_evaluation for curve in report.curves("acc"))
 
 

@@ -139,7 +139,9 @@ def make_examples(count):
 # up to the largest size.
 def test_fast_lines_are_in_large_groups():
   group_maker = serve.GroupMaker(min_size=4, max_size=32)
-  groups = group_maker.groups(make_examples(100), lambda seconds: True)
+  groups = group_maker.groups(
+    make_examples(100), has_next_within=lambda seconds: True
+  )
   assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
 
 
@@ -148,12 +150,16 @@ def test_slow_answers_make_groups_small_again(monkeypatch):
   monkeypatch.setattr(serve.time, "monotonic", lambda: clock[0])
   sizes = []
   group_maker = serve.GroupMaker(min_size=4, max_size=64)
-  for group in group_maker.groups(make_examples(100), lambda seconds: True):
+  for group in group_maker.groups(
+    make_examples(100), has_next_within=lambda seconds: True
+  ):
     sizes.append(len(group))
     clock[0] += 0.1 * len(group)  # Each answer takes a tenth of a second.
   assert sizes == [4] * 25
   group_maker, sizes = serve.GroupMaker(min_size=4, max_size=64), []
-  for group in group_maker.groups(make_examples(124), lambda seconds: True):
+  for group in group_maker.groups(
+    make_examples(124), has_next_within=lambda seconds: True
+  ):
     sizes.append(len(group))
     # The first groups are fast. Each later group takes a second.
     clock[0] += 0.01 if len(sizes) < 5 else 1.0
@@ -170,7 +176,9 @@ def test_lines_before_a_bad_line_are_answered():
   answered_lines = []
   with pytest.raises(ValueError, match="in:3"):
     group_maker = serve.GroupMaker(min_size=32, max_size=32)
-    for group in group_maker.groups(lines(), lambda seconds: True):
+    for group in group_maker.groups(
+      lines(), has_next_within=lambda seconds: True
+    ):
       answered_lines += group
   assert answered_lines == [{"id": 1}, {"id": 2}]
 

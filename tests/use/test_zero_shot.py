@@ -61,7 +61,7 @@ def apply_module(module, params, batch):
   return module.apply({"params": params}, batch)
 
 
-# For each of `TEXTS`: (its ids, for each word the positions of its pieces).
+# For each of `TEXTS`: its ids, and the positions of the pieces of each word.
 IDS_AND_WORDS = [
   ([2, 5, 7, 8, 12, 3], [[1], [2], [3], [4]]),
   ([2, 3], []),

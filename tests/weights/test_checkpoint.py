@@ -23,9 +23,12 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
   with Checkpointer(str(tmp_path), keep=1) as checkpoints:
     for step, loss in ((100, 0.6), (200, 0.7), (300, 0.8), (400, 0.9)):
       state = state.replace(step=jnp.int32(step))
-      checkpoints.save(step, state, {"best": 0.6}, loss)
+      checkpoints.save(step, state, meta={"best": 0.6}, heldout_loss=loss)
     checkpoints.save(
-      450, state.replace(step=jnp.int32(450)), {"best": 0.6}, None
+      450,
+      state.replace(step=jnp.int32(450)),
+      meta={"best": 0.6},
+      heldout_loss=None,
     )
   with Checkpointer(str(tmp_path), keep=1) as checkpoints:
     assert checkpoints.latest_step() == 450
@@ -52,10 +55,12 @@ def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
         state = make_state().replace(step=jnp.int32(step))
         meta = dict(best=loss, pending=False)
         if name == "with":
-          checkpoints.save(step, state, meta, loss)
+          checkpoints.save(step, state, meta=meta, heldout_loss=loss)
           checkpoints.wait()
         else:
-          checkpoints.save(step, state, {"best": None, "pending": True}, None)
+          checkpoints.save(
+            step, state, meta={"best": None, "pending": True}, heldout_loss=None
+          )
           checkpoints.add_evaluation(step, meta, loss, phase=0)
         kept_steps = sorted(
           int(path.name) for path in tmp_path.glob(f"{name}/*/*")
@@ -80,7 +85,7 @@ def test_the_best_step_is_of_the_latest_phase(tmp_path):
   for step, loss, phase in saves:
     with Checkpointer(str(tmp_path), keep=1) as checkpoints:
       state = make_state().replace(step=jnp.int32(step))
-      checkpoints.save(step, state, {}, loss, phase)
+      checkpoints.save(step, state, meta={}, heldout_loss=loss, phase=phase)
       checkpoints.wait()
       best_steps.append(checkpoints.best_step())
   assert best_steps == [100, 200, 300, 300]
@@ -103,29 +108,29 @@ def test_the_best_step_is_of_the_latest_phase(tmp_path):
 def test_parameters_that_do_not_fit_are_refused(tmp_path, layers, message):
   """The model has more, fewer, larger, smaller or renamed parameters."""
   with Checkpointer(str(tmp_path)) as checkpoints:
-    checkpoints.save(1, make_state(), {}, None)
+    checkpoints.save(1, make_state(), meta={}, heldout_loss=None)
     checkpoints.wait()
     other_state = make_state(**layers)
     with pytest.raises(ValueError, match=message):
       checkpoints.restore(1, other_state)
     with pytest.raises(ValueError, match=message.replace("params/", "")):
-      checkpoints.restore_params(None, other_state.params)
+      checkpoints.restore_params(step=None, params=other_state.params)
 
 
 def test_values_and_dtypes_are_restored(tmp_path):
   state = make_state()
   with Checkpointer(str(tmp_path)) as checkpoints:
-    checkpoints.save(1, state, {"data": {"epoch": 3}}, None)
+    checkpoints.save(1, state, meta={"data": {"epoch": 3}}, heldout_loss=None)
     checkpoints.wait()
     zeros = jax.tree.map(jnp.zeros_like, state)
     restored, meta = checkpoints.restore(1, zeros)
     assert meta["data"] == {"epoch": 3}
     jax.tree.map(np.testing.assert_array_equal, restored, state)
-    params, step = checkpoints.restore_params(1, zeros.params)
+    params, step = checkpoints.restore_params(step=1, params=zeros.params)
     assert step == 1
     jax.tree.map(np.testing.assert_array_equal, params, state.params)
     with pytest.raises(ValueError, match="no step 7, only 1"):
-      checkpoints.restore_params(7, zeros.params)
+      checkpoints.restore_params(step=7, params=zeros.params)
 
 
 def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
@@ -136,7 +141,10 @@ def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
     for step in range(1, 9):
       state = add(state)
       checkpoints.save(
-        step, TrainState(jnp.int32(step), state, {}, {}), {}, None
+        step,
+        TrainState(jnp.int32(step), state, {}, {}),
+        meta={},
+        heldout_loss=None,
       )
       for _ in range(3):
         state = add(state)

@@ -338,7 +338,7 @@ def test_labels_are_read_in_the_order_of_their_ids(tmp_path):
     (dict(label2id=["contra"]), "disagree"),
     (dict(num_labels=4), "num_labels is 4, but id2label has 3"),
     (dict(id2label=None, label2id=None, num_labels="3"), "num_labels is '3'"),
-    # The classifier has three rows.
+    # The classifier in the file has three labels.
     (dict(id2label={"0": "a", "1": "b"}, label2id=None), "classifier.weight"),
   ],
 )
@@ -393,7 +393,9 @@ def test_problem_types_are_read_and_written(tmp_path):
     expected = problem_type if problem != "classification" else None
     assert fields.get("problem_type") == expected
   # A classifier with one label is a regression, as in transformers.
-  assert hf_config.problem_of({}, 1, "file") == "regression"
+  assert (
+    hf_config.problem_of(config={}, num_labels=1, source="file") == "regression"
+  )
 
 
 def test_a_missing_pad_token_id_comes_from_the_vocabulary(tmp_path):

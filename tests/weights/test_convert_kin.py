@@ -141,7 +141,7 @@ def test_ids_of_fairseq_are_those_of_transformers(
   pair = tokenizer("a b", "c")["input_ids"]
   assert loaded_tokenizer.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([text])[0]) for text in ("a b", "c")]
-  row = np.concatenate(layouts.lay_out(layout, texts, 20).id_arrays)
+  row = np.concatenate(layouts.lay_out(layout, texts, length=20).id_arrays)
   assert row.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 

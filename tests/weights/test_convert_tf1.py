@@ -69,6 +69,7 @@ def layer_params(path, variables, layer_names, name_by_module, heads):
   return expected
 
 
+# Module in our layer -> its name in a layer of the checkpoint.
 BERT_NAME_BY_MODULE = {
   "attention/query": "attention/self/query",
   "attention/key": "attention/self/key",

@@ -25,6 +25,7 @@ SIZES = dict(
   intermediate_size=24,
   max_position_embeddings=20,
 )
+# Family -> fields of its config in transformers.
 CONFIG_OPTIONS = {
   "bert": SIZES,
   "roberta": SIZES | dict(layer_norm_eps=1e-5, type_vocab_size=1),
@@ -64,6 +65,7 @@ CLASS_ENDINGS = (
   "ForQuestionAnswering",
   "ForMultipleChoice",
 )
+# Pairs of (family, the end of the name of its class in transformers).
 CASES = [
   (family, class_ending)
   for family in CLASS_PREFIXES

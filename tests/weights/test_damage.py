@@ -51,7 +51,10 @@ def saved_run(tmp_path_factory):
   with Checkpointer(str(path)) as checkpoints:
     for step in (10, 20):
       checkpoints.save(
-        step, make_state(step), {"data": {"x": step}}, 1.0 / step
+        step,
+        make_state(step),
+        meta={"data": {"x": step}},
+        heldout_loss=1.0 / step,
       )
   return path
 
@@ -148,7 +151,7 @@ def test_messages_about_a_damaged_run_are_plain(
     path.write_bytes(change(path.read_bytes()))
   params = make_state(0).params
   with Checkpointer.for_reading(str(run)) as checkpoints:
-    assert checkpoints.restore_params(None, params)[1] == 10
+    assert checkpoints.restore_params(step=None, params=params)[1] == 10
   folder = run / "checkpoints"
   (note,) = [
     line for line in capfd.readouterr().err.splitlines() if "Using step" in line
@@ -162,7 +165,7 @@ def test_messages_about_a_damaged_run_are_plain(
     Checkpointer.for_reading(str(run)) as checkpoints,
     pytest.raises(ValueError, match="no checkpoint .* is undamaged") as error,
   ):
-    checkpoints.restore_params(None, params)
+    checkpoints.restore_params(step=None, params=params)
   text = str(error.value)
   remedy = "Put a copy of the run's folder back, or name another model."
   assert text.endswith(f")). {remedy}") and "workdir" not in text

@@ -188,7 +188,7 @@ def run_and_params(tmp_path):
         }
       )
       state = TrainState(jnp.int32(step), params, {}, {})
-      checkpoints.save(step, state, {}, None)
+      checkpoints.save(step, state, meta={}, heldout_loss=None)
     checkpoints.wait()
   return path, params
 

@@ -57,7 +57,7 @@ def run(tmp_path_factory):
       arrays["mlm/bias"] = np.arange(len(PIECES), dtype="f") / step
       params = model_folder.unflatten(arrays)
       state = TrainState(jnp.int32(step), params, {}, {})
-      checkpoints.save(step, state, {}, loss)
+      checkpoints.save(step, state, meta={}, heldout_loss=loss)
     checkpoints.wait()
   return path
 
@@ -155,7 +155,9 @@ def test_a_path_that_names_no_checkpoint_is_refused(run, name, message):
 def test_a_run_that_never_evaluated_has_no_best(tmp_path):
   with checkpoint.Checkpointer(str(tmp_path)) as checkpoints:
     params = {"w": jnp.zeros(2)}
-    checkpoints.save(3, TrainState(jnp.int32(3), params, {}, {}), {}, None)
+    checkpoints.save(
+      3, TrainState(jnp.int32(3), params, {}, {}), meta={}, heldout_loss=None
+    )
     checkpoints.wait()
     with pytest.raises(ValueError, match="no best checkpoint.*steps .3. was"):
       checkpoints.find_step("best")
