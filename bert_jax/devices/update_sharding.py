@@ -48,19 +48,19 @@ def split_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   Args:
     x: the shape of a parameter or of a moment, sharded as the model needs it.
   """
-  mesh, spec = x.sharding.mesh, list(x.sharding.spec)
-  spec += [None] * (x.ndim - len(spec))
+  mesh, partition_spec = x.sharding.mesh, list(x.sharding.spec)
+  partition_spec += [None] * (x.ndim - len(partition_spec))
   if math.prod(x.shape) < MIN_ELEMENTS:
     return x
   for axis, size in enumerate(x.shape):
-    mesh_axes = spec[axis] or ()
+    mesh_axes = partition_spec[axis] or ()
     mesh_axes = (
       *((mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes),
       "data",
     )
     if size % math.prod(mesh.shape[mesh_axis] for mesh_axis in mesh_axes) == 0:
-      spec[axis] = mesh_axes
-      new_sharding = NamedSharding(mesh, PartitionSpec(*spec))
+      partition_spec[axis] = mesh_axes
+      new_sharding = NamedSharding(mesh, PartitionSpec(*partition_spec))
       return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=new_sharding)
   return x
 
@@ -100,8 +100,8 @@ class _Parameter:
     """Asks for the sharding of `layout`, for all layers or one by one."""
     if not self.is_layered:
       return jax.lax.with_sharding_constraint(x, layout.sharding)
-    layer_spec = PartitionSpec(*layout.sharding.spec[1:])
-    layer_sharding = NamedSharding(layout.sharding.mesh, layer_spec)
+    layer_partition_spec = PartitionSpec(*layout.sharding.spec[1:])
+    layer_sharding = NamedSharding(layout.sharding.mesh, layer_partition_spec)
     return jnp.stack(
       [jax.lax.with_sharding_constraint(layer, layer_sharding) for layer in x]
     )

@@ -209,9 +209,9 @@ class Batches:
     epoch, batch_index = divmod(step, self.steps_per_epoch)
     entries = self._epoch_order(epoch)[batch_index]
     length = self.length(step)
-    host_size = self.batch_size // self._host_count
-    first_of_host = self._host_index * host_size
-    entries = entries[first_of_host : first_of_host + host_size]
+    entries_per_host = self.batch_size // self._host_count
+    first_of_host = self._host_index * entries_per_host
+    entries = entries[first_of_host : first_of_host + entries_per_host]
     first_rows = np.where(entries < 0, -1, entries * self._rows_per_entry)
     row_indices = np.where(
       entries[:, None] < 0,
@@ -220,7 +220,7 @@ class Batches:
     ).ravel()
     batch = _input_arrays(self._rows, row_indices, length, self._pad)
     if self._rows_per_entry > 1:
-      shape = (host_size, self._rows_per_entry, length)
+      shape = (entries_per_host, self._rows_per_entry, length)
       batch = {name: array.reshape(shape) for name, array in batch.items()}
     batch |= _label_arrays(self._task, self._rows, first_rows, length)
     batch["row"] = first_rows

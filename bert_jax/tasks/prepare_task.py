@@ -268,14 +268,14 @@ def _read_same_meta(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   """
   meta = encoded_rows.read_meta(output)
   old_made_from = meta.get("made_from", {})
-  changed = [
-    name for name in made_from if old_made_from.get(name) != made_from[name]
+  changed_keys = [
+    key for key in made_from if old_made_from.get(key) != made_from[key]
   ]
-  if changed:
+  if changed_keys:
     raise TaskFolderDiffers(
-      f"{output} is there already, made with another {' and '.join(changed)};"
-      " delete it, or choose another output.",
-      changed,
+      f"{output} is there already, made with another"
+      f" {' and '.join(changed_keys)}; delete it, or choose another output.",
+      changed_keys,
     )
   return meta
 

@@ -95,21 +95,23 @@ def records(
     if num_columns is None:
       num_columns = len(cells)
       _check_commas(path, cells, location)
-      indices = _column_indices(num_columns, word_column, tag_column, location)
+      column_indices = _column_indices(
+        num_columns, word_column, tag_column, location
+      )
     if len(cells) != num_columns:
       raise UserError(
         f"{location} has {len(cells)} columns, but the first line has"
         f" {num_columns}; each line needs a word and its tag."
       )
-    if not cells[indices[0]].strip(_SPACE_AND_TAB):
+    if not cells[column_indices[0]].strip(_SPACE_AND_TAB):
       raise UserError(
-        f"{location} has no word in column {indices[0] + 1}; a line between"
-        " sentences must be blank."
+        f"{location} has no word in column {column_indices[0] + 1}; a line"
+        " between sentences must be blank."
       )
     if not words:
       first_line = line_number
-    words.append(cells[indices[0]])
-    tags += [cells[index].strip() for index in indices[1:]]
+    words.append(cells[column_indices[0]])
+    tags += [cells[index].strip() for index in column_indices[1:]]
 
 
 def _check_commas(path: str, cells: list[str], location: str) -> None:

@@ -113,8 +113,11 @@ def _read_answers(record: Record) -> list[dict[str, Any]] | None:
   if answers is None:
     return None
   if isinstance(answers, dict):
-    columns = Record(answers, record.location)
-    texts, starts = get_cell(columns, "text"), get_cell(columns, "answer_start")
+    answer_columns = Record(answers, record.location)
+    texts, starts = (
+      get_cell(answer_columns, "text"),
+      get_cell(answer_columns, "answer_start"),
+    )
     are_lists = isinstance(texts, list) and isinstance(starts, list)
     if are_lists and len(texts) == len(starts):
       pairs = zip(texts, starts, strict=True)

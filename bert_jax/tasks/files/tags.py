@@ -109,15 +109,15 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
   if scheme_letters(tags) is not None:
     return None
   entity_tags = [tag for tag in tags if tag.lower() not in _OUTSIDE_TAGS]
-  for spelling in _SPELLING_PATTERNS:
+  for pattern in _SPELLING_PATTERNS:
     # Type of entity -> first letter of the spelled prefix -> tag.
     tags_by_type: dict[str, dict[str, str]] = {}
     for tag in entity_tags:
-      match = spelling.fullmatch(tag)
+      match = pattern.fullmatch(tag)
       if not match:
         continue
       prefix, entity_type = match.groups()
-      if "type" in spelling.groupindex:
+      if "type" in pattern.groupindex:
         prefix, entity_type = entity_type, prefix
       tags_by_type.setdefault((entity_type or "").lower(), {})[
         prefix[0].upper()
@@ -131,9 +131,9 @@ def spelling_warning(tags: Iterable[str]) -> str | None:
       ),
       [],
     )
-    has_types = spelling is not _SPELLING_PATTERNS[-1] and any(tags_by_type)
+    has_types = pattern is not _SPELLING_PATTERNS[-1] and any(tags_by_type)
     all_tags_match = (
-      all(map(spelling.fullmatch, entity_tags)) and entity_tags != tags
+      all(map(pattern.fullmatch, entity_tags)) and entity_tags != tags
     )
     if not example_tags and has_types and all_tags_match:
       example_tags = entity_tags[:2]
@@ -159,14 +159,14 @@ def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
   matches = map(_PREFIXED_TAG_PATTERN.fullmatch, tags - {"O"})
   types = {match[2] or "" for match in matches if match}
-  pairs = (
+  letters_and_types = (
     (letter, entity_type) for entity_type in sorted(types) for letter in scheme
   )
   return (
     "O",
     *(
       f"{letter}-{entity_type}" if entity_type else letter
-      for letter, entity_type in pairs
+      for letter, entity_type in letters_and_types
     ),
   )
 
