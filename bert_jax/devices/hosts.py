@@ -373,7 +373,8 @@ def end_all_on_error() -> Iterator[None]:
       if _ProcessWatch.current:
         _ProcessWatch.current.write_collected()
       traceback.print_exc()
-      message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
+      first_line = message.strip().partition("\n")[0]
+      message = f"{type(e).__name__}: {first_line}"
     # The call fails if a process has already reported a failure.
     with contextlib.suppress(RuntimeError):
       client.key_value_set(_FAILURE_KEY, f"process {process_id}: {message}")
