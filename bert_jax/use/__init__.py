@@ -2,8 +2,8 @@
 
 This room imports `devices`, `text`, `models`, `weights`, `corpus`, `tasks`,
 `training` and the package's root. It also imports jax, flax, optax, etils,
-tokenizers, ml_collections and numpy. Only functions import h5py, matplotlib
-and tqdm.
+tokenizers, ml_collections and numpy. It imports h5py, matplotlib and tqdm only
+inside functions.
 
 Start with `model.py`, whose methods only call the other files, and with
 `fill_mask.py`, which is short. `weights.load.open_model` opens the model
@@ -14,7 +14,7 @@ that the functions take.
 * `pretrain.py`: `bert_jax.pretrain`, from a user's text to a model.
 * `labelled.py`: reads tables of labelled examples.
 * `trained.py`: runs a training, with its config, folder, progress and result.
-* `report.py`: `bert_jax.report`, which lays runs side by side.
+* `report.py`: `bert_jax.report`, which compares runs.
 * `results.py`: turns users' inputs into lists, and shows results in notebooks.
 * `fill_mask.py`: fills the masks in texts.
 * `predict.py`: predicts with a fine-tuned model, as JSON objects.

@@ -1,7 +1,8 @@
 """Checks the arguments of the functions for notebooks, before any slow work.
 
-A wrong argument gets one sentence, which names the parameter. Python takes
-True for the number 1, but these functions do not accept a bool as a number.
+A wrong argument raises a UserError with one sentence, which names the
+parameter. Python takes True for the number 1, but these functions do not accept
+a bool as a number.
 """
 
 import math
@@ -12,7 +13,8 @@ from typing import Any
 
 from bert_jax.messages import UserError
 
-# The numbers of a config are below these bounds; see `training.config`.
+# The largest count and the largest seed that a config may have; see
+# `training.config`.
 MAX_COUNT, MAX_SEED = 2**31 - 1, 2**32 - 1
 
 

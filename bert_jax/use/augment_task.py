@@ -1,8 +1,8 @@
 """Augments a task's training file for TinyBERT's task stages.
 
-The output has each line of the file, followed by the line's variants, which
-have the same label.
-`bert_jax prepare-task` reads the output as a file of the same task.
+The output has each line of the input, followed by the line's variants, which
+have the same label. `bert_jax prepare-task` reads the output as a file of the
+same task.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from bert_jax.tasks.published import TaskFormat
 from bert_jax.use import augmentation, predict, text_inputs, word_vectors
 from bert_jax.use.augmentation import Example, Options
 
-_BREAKS = re.compile(r"[\t\r\n]")
+_TAB_OR_LINE_BREAK = re.compile(r"[\t\r\n]")
 
 
 class AugmentedFile(NamedTuple):
@@ -77,10 +77,10 @@ def augment(
   num_read = sum(1 for _ in _read_examples(task_format, source, skipped_lines))
   if not num_read:
     raise UserError(f"{source} has no examples; give a file of the task.")
-  glove = None
+  glove_vectors = None
   if vectors:
     with Progress(f"reading {vectors}"):
-      glove = word_vectors.read(vectors)
+      glove_vectors = word_vectors.read(vectors)
   predictor = _open_predictor(
     model_path, batch_size, options.num_candidates, dtype, family
   )
@@ -93,7 +93,7 @@ def augment(
   ):
     f.write("\t".join(column_names) + "\n")
     for example in augmentation.add_variants(
-      predictor, glove, options, examples, progress.report
+      predictor, glove_vectors, options, examples, progress.report
     ):
       f.write("\t".join([*example.texts, example.label]) + "\n")
       num_written += 1
@@ -154,14 +154,16 @@ def _read_examples(
   for record in task_format.read_records(path, skipped_lines):
     for example in task_format.parse_record(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
-      texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
+      texts = tuple(
+        _TAB_OR_LINE_BREAK.sub(" ", text) for text in example["texts"]
+      )
       label_columns = (task_format.columns or {}).get(custom.LABEL_COLUMNS)
       if label_columns:
         cells = (str(int(name in example["label"])) for name in label_columns)
         yield Example(texts, "\t".join(cells))
         continue
       label = str(example["label"])
-      if _BREAKS.search(label):
+      if _TAB_OR_LINE_BREAK.search(label):
         raise UserError(
           f"{record.location}: label {label!r:.60} has a tab or a line break,"
           " which no .tsv can hold."

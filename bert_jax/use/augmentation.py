@@ -194,7 +194,7 @@ def predict_words(
   for candidate_pairs in predict.compute_outputs(
     predictor, rows, positions, report_share
   ):
-    # A model's word table may have more rows than its vocabulary has pieces.
+    # A model may have more word embeddings than its vocabulary has pieces.
     all_ids = candidate_pairs[:, 1].astype(int)
     ids = [i for i in all_ids if i < vocabulary.vocab_size]
     pieces = [
@@ -228,23 +228,26 @@ def find_candidates(
   # The place of a mask: the index of its text, and of its word in the text.
   masks, places = [], []
   candidates_by_text: list[WordCandidates] = [{} for _ in texts]
-  for text_number, text in enumerate(texts):
-    for i, word in enumerate(text.words):
+  for text_index, text in enumerate(texts):
+    for word_index, word in enumerate(text.words):
       if not is_replaceable(word):
         continue
-      start, end = int(text.starts[i]), int(text.starts[i + 1])
-      candidates_by_text[text_number][i] = [word]
+      start, end = (
+        int(text.starts[word_index]),
+        int(text.starts[word_index + 1]),
+      )
+      candidates_by_text[text_index][word_index] = [word]
       if end - start > 1:
         near_words = vectors.nearest(word, count) if vectors else []
-        candidates_by_text[text_number][i] = near_words or [word]
+        candidates_by_text[text_index][word_index] = near_words or [word]
       elif 1 + start < predictor.max_length:
         masks.append((text.ids, start))
-        places.append((text_number, i))
-  for (text_number, i), words in zip(
+        places.append((text_index, word_index))
+  for (text_index, word_index), words in zip(
     places, predict_words(predictor, masks, report), strict=True
   ):
     if words:
-      candidates_by_text[text_number][i] = words
+      candidates_by_text[text_index][word_index] = words
   return candidates_by_text
 
 
@@ -283,10 +286,10 @@ def draw_variants(
   choices = hashing.randint(
     choice_key, example_number, draw_numbers, candidate_counts
   )
-  for sample in range(options.num_samples):
+  for i in range(options.num_samples):
     sentence = list(words)
     for word_index, is_word_replaced, choice in zip(
-      word_indices, is_replaced[sample], choices[sample], strict=True
+      word_indices, is_replaced[i], choices[i], strict=True
     ):
       if is_word_replaced:
         sentence[word_index] = word_candidates[word_index][choice]
@@ -324,7 +327,9 @@ def add_variants(
       if report:
         report(start + int(share * size))
 
-    texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
+    texts = list(
+      dict.fromkeys(text for example in chunk for text in example.texts)
+    )
     split_texts = split_into_words(predictor.vocabulary, texts)
     chunk_candidates = find_candidates(
       predictor, vectors, split_texts, options.num_candidates, report_share

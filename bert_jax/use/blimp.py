@@ -17,7 +17,7 @@ NUM_FILES = 67
 # The paper has 12 phenomena, but the files have 13 terms. From memory, the
 # paper counts the two files with the term s-selection as argument structure.
 PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
-# Unpacking and decoding raise these errors, and the errors of tarfile.
+# The errors of a damaged file, besides `tarfile.TarError`.
 _DAMAGE_ERRORS = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
@@ -170,7 +170,9 @@ def markdown_table(results: Mapping[str, Any]) -> str:
   file_results = results["files"]
   for name, phenomenon in results["phenomena"].items():
     results_of_phenomenon = {
-      f: r for f, r in file_results.items() if r["phenomenon"] == name
+      file_name: result
+      for file_name, result in file_results.items()
+      if result["phenomenon"] == name
     }
     num_pairs = sum(
       result["pairs"] for result in results_of_phenomenon.values()
@@ -179,8 +181,8 @@ def markdown_table(results: Mapping[str, Any]) -> str:
       f"| **{name}** | {num_pairs:,} | {phenomenon['accuracy']:.4f} |"
     )
     lines += [
-      f"| {f} | {r['pairs']:,} | {r['accuracy']:.4f} |"
-      for f, r in results_of_phenomenon.items()
+      f"| {file_name} | {result['pairs']:,} | {result['accuracy']:.4f} |"
+      for file_name, result in results_of_phenomenon.items()
     ]
   total_pairs = sum(result["pairs"] for result in file_results.values())
   lines.append(

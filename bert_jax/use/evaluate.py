@@ -56,10 +56,13 @@ def evaluate(
   predictor = predict.open_predictor(
     model_path, batch_size, max_length=max_length, dtype=dtype, family=family
   )
-  predict.match_labels(
-    predictor, task_split, data_path
-  )  # Refuses a model whose labels differ from the task's.
-  if any(metrics.gold_label(task, e) is not None for e in task_split.examples):
+  # Refuse a model whose labels differ from the task's.
+  predict.match_labels(predictor, task_split, data_path)
+  # Without gold labels, the metrics are not computed.
+  if any(
+    metrics.gold_label(task, example) is not None
+    for example in task_split.examples
+  ):
     metrics.check_packages(task)
   if predictor.max_length < max_length:
     raise UserError(

@@ -61,7 +61,7 @@ def make_program(config: Mapping[str, Any], **computation: Any) -> Program:
 
   def apply_model(params: dict[str, Array], *inputs: Array) -> Any:
     batch = dict(zip(INPUT_KEYS, inputs, strict=True))
-    batch = {key: x for key, x in batch.items() if key in keys}
+    batch = {key: array for key, array in batch.items() if key in keys}
     return module.apply({"params": model_folder.unflatten(params)}, batch)
 
   return apply_model
@@ -178,8 +178,8 @@ def _export_program(
 ) -> bytearray:
   """Returns the serialized program for any number of rows of one length."""
   params = {
-    name: jax.ShapeDtypeStruct(a.shape, a.dtype)
-    for name, a in weights.arrays.items()
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+    for name, array in weights.arrays.items()
   }
   (num_rows,) = export.symbolic_shape("b")
   ids = jax.ShapeDtypeStruct((num_rows, length), jnp.int32)

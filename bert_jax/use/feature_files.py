@@ -125,7 +125,9 @@ def _arrays(features: list[TextVectors]) -> dict[str, Any]:
   return {
     "ids": ids,
     "starts": np.cumsum([0, *map(len, tokens_of_texts)], dtype=np.int64),
-    "tokens": [_without_nul(t) for tokens in tokens_of_texts for t in tokens],
+    "tokens": [
+      _without_nul(token) for tokens in tokens_of_texts for token in tokens
+    ],
     "vectors": np.concatenate([text.vectors for text in features]),
   }
 
@@ -136,7 +138,7 @@ def _without_nul(text: str) -> str:
 
 
 def _write_hdf5(path: str, features: Iterable[TextVectors]) -> int:
-  """Writes the arrays that `_write_npz` writes, a chunk of texts at a time."""
+  """Writes the arrays of an npz file to HDF5, a chunk of texts at a time."""
   import h5py
 
   with _ErrorKeepingFile(path, "w+b") as file_for_h5py:

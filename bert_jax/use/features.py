@@ -1,5 +1,7 @@
 """Computes vectors of texts with a frozen encoder: `extract`.
 
+For example:
+
 model = weights.load.open_model(PATH)
 spec = features.Spec(layers=(-4, -3, -2, -1), combine="concat")
 for text in features.extract(model, ["One text.", "Another."], spec):
@@ -291,13 +293,13 @@ def check_spec(model: OpenedModel, spec: Spec) -> None:
     )
   if family == "elmo" and spec.unit == "cls":
     raise UserError("ELMo has no [CLS] token; choose the mean.")
-  model_limit, window_length = _max_length_of(model), spec.max_length
+  model_max_length, window_length = _max_length_of(model), spec.max_length
   if window_length is not None and not 8 <= window_length <= (
-    model_limit or window_length
+    model_max_length or window_length
   ):
     raise UserError(
       f"windows of {window_length} tokens are not possible: the model takes 8"
-      f" {f'to {model_limit}' if model_limit else 'or more'}."
+      f" {f'to {model_max_length}' if model_max_length else 'or more'}."
     )
   if spec.overlap < 0:
     raise UserError(f"overlap={spec.overlap} must be 0 or more.")
@@ -340,7 +342,8 @@ def compute_layers(
     return [last_layer for _ in layer_indices]
   hidden = collected["hidden"]
   return [
-    hidden[n - 1] if n else collected["embeddings"] for n in layer_indices
+    hidden[layer - 1] if layer else collected["embeddings"]
+    for layer in layer_indices
   ]
 
 
@@ -352,10 +355,10 @@ def _compute_vectors(
   batch: dict[str, Array],
   weights: Float[Array, "b l"] | None,
 ) -> Array:
-  """Computes a vector for each position, or for each row if weights are given.
+  """Computes a vector for each position; with weights, one for each row.
 
-  The vector of a row is the weighted sum over its positions, or the maximum
-  over positions with a weight above 0.
+  The vector of a row is the weighted sum over its positions, or for the unit
+  "max" the maximum over the positions with a weight above 0.
   """
   layers = compute_layers(encoder, params, batch, spec.layers or ())
   x = _combine_layers([layer.astype(jnp.float32) for layer in layers], spec)
@@ -428,21 +431,22 @@ def _block_features(
     num_done += len(batch_windows)
     if report is not None:
       report(num_earlier_texts + num_done * len(texts) // len(windows))
-    for window, x in zip(batch_windows, vectors, strict=False):
+    # The last rows of a batch may be padding, so there may be more vectors.
+    for window, window_vectors in zip(batch_windows, vectors, strict=False):
       text_index = window.text_index
       if weigh_windows:
         merge = np.maximum if spec.unit == "max" else np.add
         vectors_by_text[text_index] = (
-          x
+          window_vectors
           if vectors_by_text[text_index] is None
-          else merge(vectors_by_text[text_index], x)
+          else merge(vectors_by_text[text_index], window_vectors)
         )
         continue
       if vectors_by_text[text_index] is None:
         vectors_by_text[text_index] = np.zeros(
-          (len(encoded[text_index].ids), *x.shape[1:]), np.float32
+          (len(encoded[text_index].ids), *window_vectors.shape[1:]), np.float32
         )
-      taken_vectors = x[window.begin : window.end]
+      taken_vectors = window_vectors[window.begin : window.end]
       text_end = window.text_position + len(taken_vectors)
       vectors_by_text[text_index][window.text_position : text_end] = (
         taken_vectors
@@ -450,10 +454,12 @@ def _block_features(
   window_counts = np.bincount(
     [window.text_index for window in windows], minlength=len(texts)
   )
-  for text, tokens_of_text, x, num_windows in zip(
+  for text, tokens_of_text, text_vectors, num_windows in zip(
     texts, encoded, vectors_by_text, window_counts, strict=True
   ):
-    yield _features_of(text, tokens_of_text, x, int(num_windows), spec)
+    yield _features_of(
+      text, tokens_of_text, text_vectors, int(num_windows), spec
+    )
 
 
 def _windows_of(

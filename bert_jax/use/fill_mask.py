@@ -1,5 +1,7 @@
 """Fills each [MASK] of a text with the pieces that a model finds likely.
 
+For example:
+
 model = weights.load.open_model(PATH, default_tower="generator")
 (masks,) = fill_mask.fill(model, ["Paris is the [MASK] of France."])
 masks[0]  # [("capital", 0.97), ...]
@@ -58,7 +60,7 @@ def log_probabilities(
   inputs: Mapping[str, Array],
   positions: Int[Array, "b m"],
 ) -> Float[Array, "b m v"]:
-  """Returns the log-probability of each row of the word table at each mask.
+  """Returns the log-probability of each entry of the word table at each mask.
 
   Args:
     module: a model with a masked-language-model head.
@@ -84,8 +86,8 @@ def _top_pieces(
 ) -> tuple[Float[Array, "b m k"], Int[Array, "b m k"]]:
   """Returns the log-probabilities and ids of the `top_k` likeliest pieces."""
   log_p = log_probabilities(module, params, inputs, positions)
-  # The word table may have more rows than there are pieces. These rows only
-  # make the number of rows round.
+  # The word table may have more entries than there are pieces. The further
+  # entries only round up the size of the table.
   return jax.lax.top_k(log_p[..., :num_pieces], top_k)
 
 
@@ -109,7 +111,11 @@ def encode(
     if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
       raise UserError(f"{text!r} cannot be written as UTF-8; correct the text.")
     ids = [special.cls, *model.vocabulary.encode_special(text), special.sep]
-    masked_positions = [i for i, x in enumerate(ids) if x == special.mask]
+    masked_positions = [
+      position
+      for position, token_id in enumerate(ids)
+      if token_id == special.mask
+    ]
     if not masked_positions:
       spelling = model.vocabulary.pieces[special.mask]
       raise UserError(f"{text!r} has no {spelling} to fill.")
@@ -196,11 +202,14 @@ def fill(
     )
     for i, text_index in enumerate(batch.row_indices):
       for mask_index in range(len(positions[text_index])):
-        pairs = zip(
+        id_probability_pairs = zip(
           ids[i, mask_index], np.exp(log_p[i, mask_index]), strict=True
         )
         masks_of_texts[text_index].append(
-          [(pieces[k], float(p)) for k, p in pairs]
+          [
+            (pieces[token_id], float(probability))
+            for token_id, probability in id_probability_pairs
+          ]
         )
     num_done += len(batch.row_indices)
     if report is not None:
@@ -253,5 +262,8 @@ def format_result(result: Mapping[str, Any]) -> str:
   for i, candidates in enumerate(masks):
     if len(masks) > 1:
       lines.append(f"  [MASK] {i + 1}")
-    lines += [f"  {x['probability']:.4f}  {x['token']}" for x in candidates]
+    lines += [
+      f"  {candidate['probability']:.4f}  {candidate['token']}"
+      for candidate in candidates
+    ]
   return "\n".join(lines)

@@ -23,7 +23,8 @@ from bert_jax.use.trained import Config, Trained
 
 # The share of the rows that is held out if `validation` is None.
 HELD_OUT_SHARE = 0.1
-# The default config logs about this many rows, which are enough for a plot.
+# With the default config, a run writes about this many rows of training to
+# metrics.jsonl, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
 # Kind -> name of its default config. Every other kind has the config "own".
 _CONFIG_BY_KIND = {"span": "squad:squad"}
@@ -258,7 +259,8 @@ def _say_task(
 ) -> None:
   """Prints the task's kind and labels, and the numbers of rows.
 
-  The data may have decided them, so the user should see them.
+  If the user does not pass them, they are inferred from the data, so the user
+  should see them.
   """
   kind, labels = task_format.task.kind, task_format.task.labels
   names = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")

@@ -193,7 +193,7 @@ def hold_out(
 
   Args:
     rows: the rows.
-    share: the share of the rows to evaluate on, which get at least one row.
+    share: the share of the rows to evaluate on. At least one row is held out.
     seed: the seed of the random choice of rows.
 
   Raises:
@@ -401,12 +401,12 @@ def make_task(
     inputs.append(Input(split, path))
     records_by_path[path] = rows
   if columns.kind == "span":
-    has_unanswered = any(
+    has_unanswered_question = any(
       not _has_answer(row.fields["answers"])
       for rows in rows_by_split.values()
       for row in rows
     )
-    task_format = TASKS["squad2" if has_unanswered else "squad"]
+    task_format = TASKS["squad2" if has_unanswered_question else "squad"]
     _check_answers(task_format, rows_by_split["train"])
   else:
     labels = _find_label_names(columns, splits)

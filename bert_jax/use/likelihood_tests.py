@@ -139,14 +139,23 @@ def run_cloze(
     raise UserError(f"{path} is empty.")
   with Progress("filling blanks"):
     predictions = likelihood.predict_blanks(model, texts, answers, batch_tokens)
-  log_p = [p.answer_log_p for p in predictions if p.answer_log_p is not None]
-  _check_finite(log_p)
+  # The log-probabilities of the answers that are a single piece.
+  answer_log_p = [
+    prediction.answer_log_p
+    for prediction in predictions
+    if prediction.answer_log_p is not None
+  ]
+  _check_finite(answer_log_p)
   return {
-    "accuracy": float(np.mean([p.is_right for p in predictions])),
+    "accuracy": float(
+      np.mean([prediction.is_right for prediction in predictions])
+    ),
     "texts": len(texts),
-    "answers_of_several_pieces": len(texts) - len(log_p),
-    "mean_log_probability": float(np.mean(log_p)) if log_p else None,
-    "guesses": [p.piece for p in predictions],
+    "answers_of_several_pieces": len(texts) - len(answer_log_p),
+    "mean_log_probability": (
+      float(np.mean(answer_log_p)) if answer_log_p else None
+    ),
+    "guesses": [prediction.piece for prediction in predictions],
   }
 
 

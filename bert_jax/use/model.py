@@ -365,7 +365,8 @@ class Model:
       UserError: the model fills no masks, or a text has no mask or is too long.
     """
     self._check_method("fill_mask")
-    # `fill_mask.fill` checks that `top_k` is from 1 to the number of pieces.
+    # Allow every whole number here, because `fill_mask.fill` checks that
+    # `top_k` is from 1 to the number of pieces.
     option = messages.by_caller("--top", "top_k")
     top_k = arguments.check_count(option, top_k, -arguments.MAX_COUNT)
     is_collection, strings = _texts_as_strings(texts)
@@ -517,7 +518,7 @@ class Model:
     is_collection, inputs = _texts_or_words(texts)
     spec = self._make_spec(layers, unit, combine, pieces, normalize)
     with Progress("features", len(inputs), "texts") as progress:
-      vectors = list(
+      vectors_by_text = list(
         features.extract_texts(
           self._discriminator_or_model, inputs, spec, report=progress.report
         )
@@ -526,14 +527,20 @@ class Model:
       return _one_or_all(
         is_collection,
         [
-          {"tokens": list(x.tokens or ()), "vectors": x.vectors}
-          for x in vectors
+          {
+            "tokens": list(text_vectors.tokens or ()),
+            "vectors": text_vectors.vectors,
+          }
+          for text_vectors in vectors_by_text
         ],
       )
-    if not vectors:
-      width = self.features("", layers=layers, unit=unit, combine=combine).shape
-      return np.zeros((0, *width), np.float32)
-    all_vectors = np.stack([x.vectors for x in vectors])
+    if not vectors_by_text:
+      # The vector of an empty text shows the shape of a vector.
+      shape = self.features("", layers=layers, unit=unit, combine=combine).shape
+      return np.zeros((0, *shape), np.float32)
+    all_vectors = np.stack(
+      [text_vectors.vectors for text_vectors in vectors_by_text]
+    )
     return all_vectors if is_collection else all_vectors[0]
 
   def _make_spec(

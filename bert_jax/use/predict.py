@@ -98,8 +98,8 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   """Returns a model's vocabulary.
 
   Raises:
-    UserError: the model has no vocabulary, or its word table lacks rows for
-      pieces that its inputs need.
+    UserError: the model has no vocabulary, or its word table lacks pieces that
+      its inputs need.
   """
   vocabulary = model.vocabulary
   table_size = model.config["model"]["vocab_size"]
@@ -248,8 +248,8 @@ def _make_step(module: Any, kind: str, top_k: int, num_pieces: int) -> Any:
       return module.apply({"params": params}, inputs)
     positions = batch["mlm_positions"]
     log_p = fill_mask.log_probabilities(module, params, inputs, positions)
-    # The word table may have more rows than there are pieces. These rows only
-    # make the number of rows round.
+    # The word table may have more entries than there are pieces. The further
+    # entries only round up the size of the table.
     top_log_p, ids = jax.lax.top_k(log_p[:, 0, :num_pieces], top_k)
     # A float32 holds ids exactly, so ids and log-probabilities fit into one
     # array.
@@ -310,7 +310,8 @@ def compute_outputs(
   """
   if not len(rows.example_indices):
     return []
-  # The step reads no labels, so batches without labels fit all kinds.
+  # The step reads no labels. So batches of all kinds are made like those of a
+  # classification, with -1 (no label) for each row.
   task = predictor.task._replace(kind="classification", num_choices=1)
   rows = rows._replace(labels=np.full(len(rows.example_indices), -1, np.int32))
   pad = layouts.layout_of(predictor.vocabulary).pad
@@ -499,7 +500,7 @@ def make_results(
   if kind == "regression":
     return [_score_result(task.labels, x) for x in means]
   if kind == "choice":
-    choice_counts = [len(e["texts"]) for e in examples]
+    choice_counts = [len(example["texts"]) for example in examples]
     scores_by_example = np.split(means[:, 0], np.cumsum(choice_counts)[:-1])
     return [_choice_result(softmax(scores)) for scores in scores_by_example]
   if kind == "multi_label":

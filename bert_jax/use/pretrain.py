@@ -55,7 +55,8 @@ _SLOT_SHARE = 20 / 128
 # Family -> the number of positions that a model has in addition to one for each
 # token of a row.
 _NUM_EXTRA_POSITIONS = {"roberta": 2}
-# The default config logs about this many rows, which are enough for a plot.
+# With the default config, a run writes about this many rows of training to
+# metrics.jsonl, which are enough for a plot.
 _NUM_LOGGED_ROWS = 50
 
 

@@ -1,8 +1,11 @@
 """Lays runs side by side: a table, curves, and the settings that differ.
 
-`bert_jax.report` reads the files that every run writes into its folder,
-`metrics.jsonl` and `config.json`. So the runs may come from other machines,
-and may still be running.
+`bert_jax.report` reads only two files of a run's folder, `metrics.jsonl` and
+`config.json`. So the runs may come from other machines, and may still be
+running.
+
+In this file, a row is one JSON object of metrics.jsonl (the metrics of some
+training steps, or the results of an evaluation), or a line of a table.
 """
 
 import base64
@@ -25,40 +28,42 @@ from bert_jax.use import arguments
 from bert_jax.use.results import Results
 from bert_jax.weights.run_config import flatten
 
-# What the horizontal axis of a curve can count -> the axis's label.
+# The name of a horizontal axis -> the label of this axis in the pictures.
 AXES = {
   "step": "steps",
   "tokens": "million tokens without padding",
   "seconds": "seconds of training",
   "flops": "petaFLOPs",
 }
-# An axis -> the divisor of its numbers in the pictures.
-_UNITS = {"step": 1, "tokens": 1e6, "seconds": 1, "flops": 1e15}
-# Columns that are neither a loss nor a score. They are drawn if they are named.
-_OTHER_COLUMNS = frozenset(
+# The name of an axis -> the divisor that gives the unit of the axis's label.
+_AXIS_DIVISORS = {"step": 1, "tokens": 1e6, "seconds": 1, "flops": 1e15}
+# Fields of a row that are neither a loss nor a score. Their curves are drawn
+# only if the argument `metrics` names them.
+_FIELDS_WITHOUT_SCORES = frozenset(
   {
     *("learning_rate", "grad_norm", "padding", "mfu"),
     *("steps_per_second", "tokens_per_second", "flops_per_step"),
     *("data_wait", "checkpoint_wait", "examples", "predicted_labels"),
   }
 )
-# Evaluated numbers of which a smaller one is better end so.
-_SMALLER_IS_BETTER = ("loss", "error")
-# Settings that differ between any two runs and explain nothing.
+# The endings of the metrics whose best value is the smallest.
+_SMALLER_IS_BETTER_ENDINGS = ("loss", "error")
+# Settings that hold a path. They do not explain why the results differ.
 _PATH_SETTINGS = ("data.path", "init_from")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """Holds what is read of one run.
+  """Holds the settings and the rows of one run.
 
   Attributes:
     name: the run's name in the report.
     settings: the run's config, flat: "model.hidden" -> 768. It is empty if the
       run has no `config.json`.
-    rows: the rows of `metrics.jsonl`, each with `tokens`, `seconds` and `flops`
-      that the run had spent until then (NaN if they are not known). Seconds
-      leave out compiling, evaluating, and the time between two starts.
+    rows: the rows of `metrics.jsonl`. Each also has the `tokens`, `seconds` and
+      `flops` that training took from step 0 to the row's step (NaN if they are
+      not known). The seconds do not include compiling, evaluating, and the time
+      in which the run was stopped.
   """
 
   name: str
@@ -76,7 +81,15 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """Holds one line of a picture: `numbers[i]` was reached at `places[i]`."""
+  """Holds one line of a picture.
+
+  Attributes:
+    label: the name of the run.
+    places: the horizontal coordinates of the line's points.
+    numbers: the metric at each point.
+    is_evaluation: True if the points are evaluations; False if they are rows of
+      training.
+  """
 
   label: str
   places: Sequence[float]
@@ -85,12 +98,12 @@ class Curve:
 
 
 class Report:
-  """Runs, side by side. A notebook shows it as a page.
+  """Compares runs. A notebook shows the report as a page.
 
   Attributes:
     runs: the runs.
-    metrics: the names of the numbers whose curves are drawn.
-    axis: what the horizontal axes count, one of `AXES`.
+    metrics: the names of the metrics whose curves are drawn.
+    axis: what the horizontal axes count: one of the keys of `AXES`.
   """
 
   def __init__(self, runs: Sequence[Run], metrics: Sequence[str], axis: str):
@@ -98,7 +111,7 @@ class Report:
     self.runs, self.metrics, self.axis = runs, metrics, axis
 
   def __repr__(self) -> str:
-    """Returns a text with the number of runs and the metrics."""
+    """Returns a text with the names of the runs and of the metrics."""
     names = ", ".join(run.name for run in self.runs)
     return f"Report({names}; curves of {', '.join(self.metrics)})"
 
@@ -109,11 +122,15 @@ class Report:
   def table(self) -> Results:
     """Returns a dict for each run, for `pandas.DataFrame(report.table())`.
 
-    A dict has the run's last step; the tokens, seconds and petaFLOPs of
-    training until then; the median speed in tokens a second; each metric at
-    the last evaluation, or of the last training row if nothing was evaluated;
-    and with more than one evaluation the best value of the first metric, and
-    its step. A number that is not known is NaN.
+    A dict has these entries. A number that is not known is NaN.
+
+    * `run`, the name of the run, and `step`, its last step.
+    * `tokens`, `seconds` and `petaflops` of the training up to this step.
+    * `tokens_per_second`, the median over the rows of training.
+    * For each metric its last value: the value of the last evaluation that has
+      the metric, or else of the last row of training.
+    * If the first metric was evaluated more than once: its best value, and
+      `best_step`, the step of this value.
     """
     return Results(self._table_row(run) for run in self.runs)
 
@@ -141,8 +158,9 @@ class Report:
     metric = self.metrics[0]
     rows = _rows_with(metric, evaluations)
     if len(rows) > 1:
-      sign = 1 if metric.endswith(_SMALLER_IS_BETTER) else -1
-      best_row = min(rows, key=lambda row: sign * row[metric])
+      # If larger values are better, look for the smallest negated value.
+      factor = 1 if metric.endswith(_SMALLER_IS_BETTER_ENDINGS) else -1
+      best_row = min(rows, key=lambda row: factor * row[metric])
       cells |= {
         f"best_{metric}": best_row[metric],
         "best_step": best_row["step"],
@@ -150,7 +168,7 @@ class Report:
     return cells
 
   def text_rows(self) -> list[str]:
-    """Returns a line of text for each run, with the numbers of `table`."""
+    """Returns a line of text for each run: the known numbers of `table`."""
     header, *lines = _rows_of_cells(self.table())
     return [
       f"{line[0]}: "
@@ -163,8 +181,11 @@ class Report:
     ]
 
   def curves(self, metric: str) -> list[Curve]:
-    """Returns the curves of a metric: of training, and of evaluations."""
-    found_curves = []
+    """Returns up to two curves for each run: of training, of evaluations.
+
+    A curve without a finite value of the metric is left out.
+    """
+    curves = []
     for run in self.runs:
       for rows, is_evaluation in (
         (run.training_rows(), False),
@@ -172,38 +193,38 @@ class Report:
       ):
         rows = _rows_with(metric, rows)
         if rows:
-          found_curves.append(
+          curves.append(
             Curve(
               run.name,
-              [row[self.axis] / _UNITS[self.axis] for row in rows],
+              [row[self.axis] / _AXIS_DIVISORS[self.axis] for row in rows],
               [row[metric] for row in rows],
               is_evaluation,
             )
           )
-    return found_curves
+    return curves
 
   def differences(self) -> Results:
     """Returns a dict for each setting in which the runs' configs differ.
 
-    A dict has the entry "setting", and for each run's name the setting's
-    value. The value is "" if the run has no such setting. Runs without a
-    `config.json` are left out.
+    A dict has the setting's key under "setting", and the setting's value in
+    each run under the name of the run. The value is "" if the run's config
+    lacks the key. Runs without a `config.json` are left out.
     """
     runs = [run for run in self.runs if run.settings]
     keys = dict.fromkeys(key for run in runs for key in run.settings)
-    rows = Results()
+    different_settings = Results()
     for key in keys:
-      settings = {run.name: run.settings.get(key, "") for run in runs}
-      is_equal = len(set(map(str, settings.values()))) == 1
-      if not is_equal and key not in _PATH_SETTINGS:
-        rows.append({"setting": key, **settings})
-    return rows
+      value_by_run = {run.name: run.settings.get(key, "") for run in runs}
+      is_same_in_all_runs = len(set(map(str, value_by_run.values()))) == 1
+      if not is_same_in_all_runs and key not in _PATH_SETTINGS:
+        different_settings.append({"setting": key, **value_by_run})
+    return different_settings
 
   def draw(self, metric: str) -> Any:
     """Draws the curves of a metric.
 
-    Points are evaluations, and a thin line is the training. A run has the same
-    colour in all pictures.
+    A line with points shows the evaluations of a run, and a thin line without
+    points shows its training. A run has the same colour in all pictures.
 
     Returns:
       A `matplotlib.figure.Figure`.
@@ -219,7 +240,8 @@ class Report:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     labels_in_legend = set()
-    # Evaluations come first, because they name the run in the legend.
+    # Draw evaluations first: the legend shows the first line of each run, and
+    # the lines of training are pale.
     for curve in sorted(self.curves(metric), key=lambda c: not c.is_evaluation):
       label = None if curve.label in labels_in_legend else curve.label
       labels_in_legend.add(curve.label)
@@ -242,12 +264,18 @@ class Report:
     return figure
 
   def write_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes all rows of all runs: a line for each row, a column a number."""
-    names = dict.fromkeys(
+    """Writes all rows of all runs to a CSV file.
+
+    The file has a line for each row, and a column for each field of a row. A
+    cell is empty if the row has no such field, or NaN.
+    """
+    column_names = dict.fromkeys(
       name for run in self.runs for row in run.rows for name in row
     )
-    out = io.StringIO()
-    writer = csv.DictWriter(out, ["run", *names], lineterminator="\n")
+    csv_text = io.StringIO()
+    writer = csv.DictWriter(
+      csv_text, ["run", *column_names], lineterminator="\n"
+    )
     writer.writeheader()
     for run in self.runs:
       for row in run.rows:
@@ -257,21 +285,23 @@ class Report:
           if not (isinstance(cell, float) and math.isnan(cell))
         }
         writer.writerow({"run": run.name, **known_cells})
-    files.write_atomically(path, out.getvalue())
+    files.write_atomically(path, csv_text.getvalue())
 
   def write(self, output: str | os.PathLike[str]) -> list[str]:
-    """Writes the report.
+    """Writes the report as a page, and the rows of all runs as a .csv file.
 
     Args:
-      output: a file that ends in .html, which holds its pictures; or one that
-        ends in .md, with the pictures beside it. The numbers of all curves are
-        in a .csv file with the same name.
+      output: the path of the page. A page that ends in .html contains its
+        pictures. For a page that ends in .md, the pictures are .png files in
+        the same folder. The .csv file has the name of the page, but for its
+        ending.
 
     Returns:
-      The paths of the files.
+      The paths of the written files.
 
     Raises:
-      UserError: the path ends otherwise, or its folder cannot be made.
+      UserError: `output` does not end in .html or .md, or its folder cannot be
+        made.
     """
     path = check_output(output)
     try:
@@ -286,15 +316,17 @@ class Report:
     if path.suffix == ".html":
       page = (
         '<!doctype html><html><head><meta charset="utf-8"><title>Runs</title>'
-        f"<style>{_STYLE}</style></head><body>{self._html_body()}</body></html>"
+        f"<style>{_CSS}</style></head><body>{self._html_body()}</body></html>"
       )
     else:
       for metric in self.metrics:
-        picture = path.with_name(f"{path.stem}_{metric}.png")
-        with files.atomic_file(picture) as temporary_path:
+        picture_path = path.with_name(f"{path.stem}_{metric}.png")
+        with files.atomic_file(picture_path) as temporary_path:
           self.draw(metric).savefig(temporary_path, dpi=120, format="png")
-        picture_paths.append(picture)
-      page = self._markdown([picture.name for picture in picture_paths])
+        picture_paths.append(picture_path)
+      page = self._markdown(
+        [picture_path.name for picture_path in picture_paths]
+      )
     files.write_atomically(path, page)
     return [str(p) for p in (path, csv_path, *picture_paths)]
 
@@ -312,12 +344,12 @@ class Report:
   def _html_body(self) -> str:
     parts = ["<h1>Runs</h1>", _html_table(self.table())]
     for metric in self.metrics:
-      out = io.BytesIO()
-      self.draw(metric).savefig(out, dpi=100, format="png")
-      data = base64.b64encode(out.getvalue()).decode()
+      png_file = io.BytesIO()
+      self.draw(metric).savefig(png_file, dpi=100, format="png")
+      image = base64.b64encode(png_file.getvalue()).decode()
       parts.append(
         f"<h2>{html.escape(metric)}</h2>"
-        f'<img alt="{html.escape(metric)}" src="data:image/png;base64,{data}">'
+        f'<img alt="{html.escape(metric)}" src="data:image/png;base64,{image}">'
       )
     differences = self.differences()
     if differences:
@@ -325,7 +357,7 @@ class Report:
     return "\n".join(parts)
 
 
-_STYLE = (
+_CSS = (
   "body{font-family:sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
   "table{border-collapse:collapse}td,th{border:1px solid #ccc;"
   "padding:.3em .6em;text-align:right}"
@@ -355,22 +387,23 @@ def report(
 
   Args:
     runs: the folders of the runs: a glob, a list of globs or of "NAME=FOLDER",
-      or a dict of names and folders. A run without a name has that of its
-      folder. A file `metrics.jsonl` may stand in place of a folder.
+      or a dict of names and folders. A run for which you give no name has the
+      name of its folder. Instead of a folder, you may give its `metrics.jsonl`.
     output: the page to write: a file that ends in .html or .md; see
       `Report.write`. None writes nothing.
-    metrics: the numbers whose curves are drawn, such as "mlm_loss", in this
-      order. By default all losses and scores of evaluations; those of training
-      if no run was evaluated.
-    axis: what the horizontal axes count, one of `AXES`: "step", "tokens"
-      without padding, "seconds" of training, or "flops".
+    metrics: the names of the metrics whose curves are drawn, such as
+      "mlm_loss", in this order. By default, these are all losses and scores of
+      the evaluations, or of the training if no run was evaluated.
+    axis: what the horizontal axes count: "step", "tokens" without padding,
+      "seconds" of training, or "flops".
 
   Returns:
     The report.
 
   Raises:
-    UserError: a run has no rows, two runs have one name, no run has a metric,
-      or a run lacks the numbers of the axis.
+    UserError: a run has no rows, two runs have the same name, no run has a
+      metric that `metrics` names, or a run's rows do not say what `axis`
+      counts.
   """
   if output is not None:
     check_output(output)
@@ -378,22 +411,22 @@ def report(
     raise UserError(
       f"axis={axis!r}: the axes are {', '.join(map(repr, AXES))}."
     )
-  found_runs = [_read_run(name, path) for name, path in _named_paths(runs)]
-  found_metrics = _choose_metrics(found_runs, metrics)
-  for run in found_runs:
+  opened_runs = [_read_run(name, path) for name, path in _named_paths(runs)]
+  metric_names = _choose_metrics(opened_runs, metrics)
+  for run in opened_runs:
     if not all(math.isfinite(row[axis]) for row in run.rows):
       raise UserError(
         f"axis: the rows of run {run.name} do not say how many {axis} it had"
         " spent; choose another axis, for example 'step'."
       )
-  result = Report(found_runs, found_metrics, axis)
+  result = Report(opened_runs, metric_names, axis)
   if output is not None:
     result.write(output)
   return result
 
 
 def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the path of a report, which must end in .html or .md."""
+  """Returns the path of a page, which must end in .html or .md."""
   path = pathlib.Path(
     arguments.check_path("output", output, "the file of the report")
   ).expanduser()
@@ -407,14 +440,16 @@ def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
 def _named_paths(runs: Any) -> list[tuple[str, str]]:
   """Returns the (name, path) of each run."""
   if isinstance(runs, Mapping):
-    pairs = [(str(name), os.fspath(path)) for name, path in runs.items()]
+    named_patterns = [
+      (str(name), os.fspath(path)) for name, path in runs.items()
+    ]
   elif isinstance(runs, str | os.PathLike):
-    pairs = [("", os.fspath(runs))]
+    named_patterns = [("", os.fspath(runs))]
   else:
-    pairs = [_split_name(os.fspath(run)) for run in runs]
+    named_patterns = [_split_name(os.fspath(run)) for run in runs]
   named_paths = []
-  for name, pattern in pairs:
-    paths = _matches(pattern)
+  for name, pattern in named_patterns:
+    paths = _matching_paths(pattern)
     if not paths:
       raise UserError(f"there is no run {pattern}.")
     if name and len(paths) > 1:
@@ -422,12 +457,12 @@ def _named_paths(runs: Any) -> list[tuple[str, str]]:
         f"{name}={pattern}: these are {len(paths)} runs, but a name is for one."
       )
     for path in paths:
-      file = pathlib.Path(path)
-      folder = file.parent if file.name == "metrics.jsonl" else file
+      folder = pathlib.Path(path)
+      folder = folder.parent if folder.name == "metrics.jsonl" else folder
       named_paths.append((name, str(folder)))
   if not named_paths:
     raise UserError("there is no run; give the folders of the runs.")
-  # Without this, a run that two globs match would stand in the report twice.
+  # Two globs may match the same run. Keep it only once.
   named_paths = list(dict.fromkeys(named_paths))
   short_names = _short_names([path for _, path in named_paths])
   names = [
@@ -437,28 +472,31 @@ def _named_paths(runs: Any) -> list[tuple[str, str]]:
   for name in names:
     if names.count(name) > 1:
       raise UserError(f"two runs have the name {name}; name them NAME=RUN.")
-  return [(n, path) for n, (_, path) in zip(names, named_paths, strict=True)]
+  return [
+    (name, path) for name, (_, path) in zip(names, named_paths, strict=True)
+  ]
 
 
-def _matches(pattern: str) -> list[str]:
-  """Returns the sorted paths that a glob stands for."""
+def _matching_paths(pattern: str) -> list[str]:
+  """Returns the existing paths that match a glob, sorted."""
   pattern = str(pathlib.Path(pattern).expanduser())
   return sorted(glob.glob(pattern))  # noqa: PTH207
 
 
 def _split_name(text: str) -> tuple[str, str]:
-  """Returns the name and the path of "NAME=PATH"; without a name, "" first."""
+  """Splits "NAME=PATH" into name and path; the name is "" if there is none."""
   name, equals, path = text.partition("=")
-  if not equals or os.sep in name or _matches(text):
+  # The "=" may also belong to a path.
+  if not equals or os.sep in name or _matching_paths(text):
     return "", text
   return name, path
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-  """Returns the ends of paths, as long as they need to be to differ."""
-  parts = [pathlib.Path(path).absolute().parts for path in paths]
-  for length in range(1, max(map(len, parts)) + 1):
-    names = ["/".join(p[-length:]) for p in parts]
+  """Returns the last parts of each path, as few as make all names different."""
+  parts_by_path = [pathlib.Path(path).absolute().parts for path in paths]
+  for num_parts in range(1, max(map(len, parts_by_path)) + 1):
+    names = ["/".join(parts[-num_parts:]) for parts in parts_by_path]
     if len(set(names)) == len(names):
       return names
   raise UserError(f"two runs are one folder: {', '.join(paths)}.")
@@ -486,43 +524,52 @@ def _read_run(name: str, path: str) -> Run:
 
 
 def _add_totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """Returns the rows, ordered by step, with what was spent until each row.
+  """Returns the rows in the order of their steps, with the totals of training.
 
-  A training row has the speed since the row before it. If a row lacks the
-  speed, because its only step was compiled, the next speed counts for it.
+  The totals are the seconds, tokens and FLOPs of all steps up to the row's
+  step. A training row has the speed of the steps since the training row before.
+  If it has no speed, because its only step was compiled, the speed of the next
+  training row is used.
   """
   ordered_rows = sorted(rows, key=lambda row: row["step"])
   training_rows = [row for row in ordered_rows if row["split"] == "train"]
-  columns = ("seconds", "tokens", "flops")
-  costs = [_costs_of_step(row) for row in training_rows]
-  for i in reversed(range(len(costs) - 1)):
-    costs[i] = tuple(
-      later if math.isnan(own) else own
-      for own, later in zip(costs[i], costs[i + 1], strict=True)
-    )
-  # The totals at the end of each training row's steps; at step 0, nothing.
-  steps, totals = [0], [(0.0, 0.0, 0.0)]
-  for row, step_costs in zip(training_rows, costs, strict=True):
-    num_steps = row["step"] - steps[-1]
-    totals.append(
-      tuple(
-        total + num_steps * cost
-        for total, cost in zip(totals[-1], step_costs, strict=True)
+  cost_names = ("seconds", "tokens", "flops")
+  costs_by_row = [_costs_of_step(row) for row in training_rows]
+  for i in reversed(range(len(costs_by_row) - 1)):
+    costs_by_row[i] = tuple(
+      next_cost if math.isnan(cost) else cost
+      for cost, next_cost in zip(
+        costs_by_row[i], costs_by_row[i + 1], strict=True
       )
     )
-    steps.append(row["step"])
-  completed_rows = []
+  # The steps of the training rows, and the totals up to them. Both lists begin
+  # with step 0.
+  known_steps, known_totals = [0], [(0.0, 0.0, 0.0)]
+  for row, costs in zip(training_rows, costs_by_row, strict=True):
+    num_steps = row["step"] - known_steps[-1]
+    known_totals.append(
+      tuple(
+        total + num_steps * cost
+        for total, cost in zip(known_totals[-1], costs, strict=True)
+      )
+    )
+    known_steps.append(row["step"])
+  rows_with_totals = []
   for row in ordered_rows:
-    spent = [
-      _interpolate(row["step"], steps, [total[i] for total in totals])
-      for i in range(len(columns))
+    totals = [
+      _interpolate(
+        row["step"], known_steps, [total[i] for total in known_totals]
+      )
+      for i in range(len(cost_names))
     ]
-    completed_rows.append({**row, **dict(zip(columns, spent, strict=True))})
-  return completed_rows
+    rows_with_totals.append(
+      {**row, **dict(zip(cost_names, totals, strict=True))}
+    )
+  return rows_with_totals
 
 
 def _costs_of_step(row: Mapping[str, Any]) -> tuple[float, ...]:
-  """Returns the seconds, tokens and FLOPs of a step; NaN if not known."""
+  """Returns the seconds, tokens and FLOPs of one step; NaN if not known."""
   steps_per_second = row.get("steps_per_second", math.nan)
   seconds = 1 / steps_per_second if steps_per_second else math.nan
   tokens = row.get("tokens_per_second", math.nan) * seconds
@@ -532,17 +579,28 @@ def _costs_of_step(row: Mapping[str, Any]) -> tuple[float, ...]:
 def _interpolate(
   step: int, steps: Sequence[int], totals: Sequence[float]
 ) -> float:
-  """Returns the total at a step between two training rows, or after them."""
-  for i in range(1, len(steps)):
-    if step <= steps[i]:
+  """Returns the total at a step, on a line through the totals beside it.
+
+  Args:
+    step: the step.
+    steps: the steps for which the total is known, beginning with 0.
+    totals: the total at each of these steps.
+  """
+  for next_index in range(1, len(steps)):
+    if step <= steps[next_index]:
       break
   else:
-    # The last evaluation may come after the last training row.
-    i = len(steps) - 1
-  if i == 0:
+    # The last evaluation may come after the last training row. Then use the
+    # line through the last two totals.
+    next_index = len(steps) - 1
+  if next_index == 0:
     return totals[0] if step == 0 else math.nan
-  share = (step - steps[i - 1]) / (steps[i] - steps[i - 1])
-  return totals[i - 1] + share * (totals[i] - totals[i - 1])
+  share = (step - steps[next_index - 1]) / (
+    steps[next_index] - steps[next_index - 1]
+  )
+  return totals[next_index - 1] + share * (
+    totals[next_index] - totals[next_index - 1]
+  )
 
 
 def _choose_metrics(
@@ -551,13 +609,16 @@ def _choose_metrics(
   """Returns the names of the metrics whose curves are drawn."""
   evaluations = [row for run in runs for row in run.evaluations()]
   rows = evaluations or [row for run in runs for row in run.rows]
-  names = [n for n in _number_names(rows) if n not in _OTHER_COLUMNS]
+  score_names = [
+    name for name in _number_names(rows) if name not in _FIELDS_WITHOUT_SCORES
+  ]
   if metrics is None:
-    if not names:
+    if not score_names:
       raise UserError("no run has a loss or a score.")
-    # The sum of all losses says nothing that its terms do not say.
-    terms = [name for name in names if name.endswith("_loss")]
-    return [name for name in names if not (name == "loss" and terms)]
+    # Leave out "loss", the sum of the losses, if the losses themselves are
+    # there.
+    loss_names = [name for name in score_names if name.endswith("_loss")]
+    return [name for name in score_names if not (name == "loss" and loss_names)]
   all_names = _number_names(row for run in runs for row in run.rows)
   chosen_names = [metrics] if isinstance(metrics, str) else list(metrics)
   for name in chosen_names:
@@ -572,7 +633,7 @@ def _choose_metrics(
 
 
 def _number_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-  """Returns the names of the numbers in rows, losses first."""
+  """Returns the names of the fields that hold numbers, losses first."""
   names = dict.fromkeys(
     name
     for row in rows
@@ -589,7 +650,7 @@ def _rows_with(
 
 
 def _cell(content: Any) -> str:
-  """Formats a cell of a table: numbers short, unknown numbers as "-"."""
+  """Formats a cell of a table: a number in a short form, and NaN as "-"."""
   if isinstance(content, bool) or not isinstance(content, int | float):
     return str(content)
   if isinstance(content, int):
@@ -602,7 +663,10 @@ def _cell(content: Any) -> str:
 
 
 def _rows_of_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-  """Returns the header of a table and its rows; a missing cell is "-"."""
+  """Formats a table: first the names of its columns, then its lines.
+
+  A column for which a row has no entry is "-" in the row's line.
+  """
   names = list(dict.fromkeys(name for row in rows for name in row))
   lines = [[_cell(row.get(name, math.nan)) for name in names] for row in rows]
   return [names, *lines]

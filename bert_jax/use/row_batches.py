@@ -30,8 +30,8 @@ def batches(
   row. A row that is longer than all these lengths is padded to a multiple of
   the last length. No row is padded beyond `max_length`. All batches of a padded
   length have the same number of rows: the largest number that `batch_tokens`
-  allows. The only batch of a length has fewer rows if a smaller power of two is
-  enough.
+  allows. If one batch holds all rows of a length, it has the smallest power of
+  two of rows that is enough, but no more than `batch_tokens` allows.
 
   Args:
     rows: the ids of each row, int32 [T, ...].

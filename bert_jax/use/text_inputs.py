@@ -202,11 +202,13 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   encodings = model.tokenizer.encode_batch([text.text for text in texts])
   clean = joining_cleaner(model.tokenizer)
   encoded = [
-    _tokens_of_encoding(t, encoding, clean)
-    for t, encoding in zip(texts, encodings, strict=True)
+    _tokens_of_encoding(text, encoding, clean)
+    for text, encoding in zip(texts, encodings, strict=True)
   ]
   table_size = model.config["model"]["vocab_size"]
-  max_id = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
+  max_id = max(
+    (int(tokens.ids.max()) for tokens in encoded if len(tokens.ids)), default=0
+  )
   if max_id >= table_size:
     raise UserError(
       f"the tokenizer gives id {max_id}, but the model has only {table_size}"
@@ -232,7 +234,7 @@ def _tokens_of_encoding(
   if not len(inner_positions) and num_pieces > 1:
     begin = end = num_pieces - 1
   word_indices = np.full(num_pieces, -1, np.int32)
-  word_ends = [e for _, e in text.word_spans]
+  word_ends = [word_end for _, word_end in text.word_spans]
   # Each access to this attribute copies the offsets of the whole text.
   offsets = encoding.offsets
   for i in range(begin, end):
@@ -244,7 +246,7 @@ def _tokens_of_encoding(
     word_indices[i] = min(word_index, len(word_ends) - 1)
   ids = np.array(encoding.ids, np.int32)
   tokenizer_word_indices = np.array(
-    [-1 if n is None else n for n in encoding.word_ids], np.int32
+    [-1 if index is None else index for index in encoding.word_ids], np.int32
   )
   return Tokens(
     ids=ids,
@@ -267,7 +269,7 @@ def _tokens_of_characters(model: OpenedModel, text: Text) -> Tokens:
   if model.tokenizer is not None and not text.has_separate_words:
     words_with_spans = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
     spans = [span for _, span in words_with_spans]
-  words = [text.text[b:e] for b, e in spans]
+  words = [text.text[begin:end] for begin, end in spans]
   num_characters = len(text.text)
   word_indices = np.array([-1, *range(len(words)), -1], np.int32)
   return Tokens(

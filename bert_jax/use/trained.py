@@ -42,8 +42,8 @@ PARAMETER_BY_KEY = {
 }
 # The folder of the tokenizer in a run's folder.
 TOKENIZER_FOLDER = "tokenizer"
-# Columns of metrics.jsonl that say nothing about learning.
-_HIDDEN_COLUMNS = ("data_wait", "checkpoint_wait")
+# Fields of metrics.jsonl that say nothing about learning.
+_HIDDEN_FIELDS = ("data_wait", "checkpoint_wait")
 
 
 class Trained:
@@ -91,7 +91,7 @@ def read_history(workdir: str) -> Results:
     numbers = {
       f"{prefix}{name}": x
       for name, x in row.items()
-      if isinstance(x, int | float) and name not in ("step", *_HIDDEN_COLUMNS)
+      if isinstance(x, int | float) and name not in ("step", *_HIDDEN_FIELDS)
     }
     numbers_by_step.setdefault(row["step"], {}).update(numbers)
     names |= dict.fromkeys(numbers)

@@ -17,7 +17,7 @@ class WordVectors:
 
   Attributes:
     words: the words in the file's order.
-    matrix: float32 [N, D], a row for each word.
+    matrix: float32 [N, D], the vector of each word.
   """
 
   def __init__(self, words: list[str], matrix: np.ndarray):
@@ -52,9 +52,16 @@ class WordVectors:
     row_index = self._row_of_word[word]
     cosines = self.matrix @ self.matrix[row_index]
     cosines[row_index] = -np.inf
-    order = np.argsort(-cosines, kind="stable")[: min(count, len(cosines) - 1)]
-    words = [self.words[i] for i in order]
-    return [w.title() for w in words] if word.istitle() else words
+    # The word itself has the smallest cosine, so leave out the last index.
+    nearest_indices = np.argsort(-cosines, kind="stable")[
+      : min(count, len(cosines) - 1)
+    ]
+    nearest_words = [self.words[i] for i in nearest_indices]
+    return (
+      [nearest_word.title() for nearest_word in nearest_words]
+      if word.istitle()
+      else nearest_words
+    )
 
 
 def read(path: str, max_lines: int = MAX_LINES) -> WordVectors:
