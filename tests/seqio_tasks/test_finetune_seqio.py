@@ -46,12 +46,12 @@ def test_seqio_task_gives_the_same_rows_as_batches(tmp_path, name):
   # The rows of a task in seqio must equal `expected`, which training reads.
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
   path = files.write_text(tmp_path / f"a.{ending}", CONTENTS_BY_TASK[name])
-  vocab = files.write_wordpiece(tmp_path)
+  vocab_path = files.write_wordpiece(tmp_path)
   split_files = [f"train={path}"]
   task_format = TASKS[name]
   inputs = task_inputs.parse_inputs(task_format, split_files)
   folder = str(tmp_path / "out")
-  prepare_task.prepare(task_format, inputs, vocab, folder, length=24)
+  prepare_task.prepare(task_format, inputs, vocab_path, folder, length=24)
   task, encoded, _ = encoded_rows.load(folder, "train")
   num_examples = len(encoded.example_indices) // task.num_choices
   expected_batches = batches.Batches(
@@ -59,7 +59,7 @@ def test_seqio_task_gives_the_same_rows_as_batches(tmp_path, name):
   )
   expected = expected_batches.batch(0)
   task_of_files = downstream.register(
-    "one", name, split_files, vocab, length=24
+    "one", name, split_files, vocab_path, length=24
   )
   task_of_folder = downstream.register_folder("two", folder)
   for seqio_task in (task_of_files, task_of_folder):

@@ -339,8 +339,8 @@ def test_a_text_task_holds_out_the_same_documents_as_prepare(
   task = register_text(text_folder)
   folder = str(tmp_path / "prepared")
   inputs = [str(text_folder / "a.txt"), str(text_folder / "b.txt")]
-  vocab = str(text_folder / "vocab.txt")
-  prepare.prepare(inputs, vocab, folder, heldout=0.1, processes=1)
+  vocab_path = str(text_folder / "vocab.txt")
+  prepare.prepare(inputs, vocab_path, folder, heldout=0.1, processes=1)
   expected = loader.open_heldout(folder, "bert_pairs", **ROW_OPTIONS)
   assert_equal_batches(
     read_rows("mine", "validation"), expected.read(0, len(expected))
@@ -387,10 +387,10 @@ def test_a_text_task_continues_with_the_next_row(text_folder):
 
 def test_a_small_group_joins_its_neighbour(text_folder):
   """With groups of 2, the last of 5 documents joins the second group."""
-  five_documents = text_folder / "five.txt"
-  five_documents.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
+  path_of_five_documents = text_folder / "five.txt"
+  path_of_five_documents.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(
-    text_folder, inputs=str(five_documents), group_size=2, heldout=0.0
+    text_folder, inputs=str(path_of_five_documents), group_size=2, heldout=0.0
   )
   groups = list(task.source.documents.groups(0))
   assert [(begin, corpus.num_documents) for begin, corpus in groups] == [
@@ -562,8 +562,8 @@ def test_a_run_trains_on_a_task(
   compilation_cache,
   fast_compilation,
 ):
-  module = tmp_path / "my_tasks.py"
-  module.write_text(
+  module_path = tmp_path / "my_tasks.py"
+  module_path.write_text(
     "from bert_jax.seqio_tasks import pretraining as tasks\n"
     f"tasks.register_prepared('wiki', {data_folder!r})\n"
   )

@@ -235,11 +235,13 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
     tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n"
   )
   unlabelled_path = files.write_text(tmp_path / "b.tsv", "my text\nred\n")
-  vocab = files.write_text(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
+  vocab_path = files.write_text(
+    tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES)
+  )
   folder = str(tmp_path / "task")
   inputs = [Input("train", path), Input("test", unlabelled_path)]
   prepare_task.prepare(
-    task_inputs.find_task("mine", **COLUMN_OPTIONS), inputs, vocab, folder
+    task_inputs.find_task("mine", **COLUMN_OPTIONS), inputs, vocab_path, folder
   )
   training_split = batches.open_task(
     batch_size=2, seed=0, path=folder, validation="train,test"
@@ -251,14 +253,18 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
 @pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
 def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   lines = "".join(f"red\t{label}\n" for label in labels.split(" "))
-  table = files.write_text(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
-  vocab = files.write_text(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
+  table_path = files.write_text(
+    tmp_path / "a.tsv", "my text\tmy label\n" + lines
+  )
+  vocab_path = files.write_text(
+    tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES)
+  )
   folder = str(tmp_path / "task")
   # In the last case a label is missing, which the splits train and validation
   # do not allow.
-  inputs = [Input("held", table)]
+  inputs = [Input("held", table_path)]
   task = task_inputs.find_task("mine", "regression", **COLUMN_OPTIONS)
-  prepare_task.prepare(task, inputs, vocab, folder)
+  prepare_task.prepare(task, inputs, vocab_path, folder)
   training_split = batches.open_task(
     batch_size=2, seed=0, path=folder, train="held", validation="held"
   )
@@ -316,23 +322,23 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
 def test_gaps_between_ids_are_filled_with_pieces(tmp_path, has_tokenizer_json):
   """Ids without a piece, as in fairseq's files, get "madeupword" pieces."""
   path = tiny_models.write_model(tmp_path / "roberta", "roberta")
-  vocab = tmp_path / "roberta" / "vocab.json"
-  ids = json.loads(vocab.read_text("utf-8"))
+  vocab_path = tmp_path / "roberta" / "vocab.json"
+  ids = json.loads(vocab_path.read_text("utf-8"))
   ids["<mask>"] += 3
-  vocab.write_text(json.dumps(ids))
+  vocab_path.write_text(json.dumps(ids))
   tiny_models.delete_digests(path)
   if has_tokenizer_json:
     tokenizer = model_tokenizer.build(
       model_folder.read_tokenizer_files(path), path
     )
     (tmp_path / "roberta" / "tokenizer.json").write_text(tokenizer.to_str())
-  table = files.write_text(
+  table_path = files.write_text(
     tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n"
   )
   folder = str(tmp_path / "task")
   task, inputs = (
     task_inputs.find_task("mine", **COLUMN_OPTIONS),
-    [Input("train", table)],
+    [Input("train", table_path)],
   )
   prepare_task.prepare(task, inputs, path, folder)
   pieces = batches.open_folder(folder).vocab

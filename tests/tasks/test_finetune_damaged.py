@@ -24,8 +24,8 @@ def make_folder(path, text=TEXT):
   task = task_inputs.find_task("sst2")
   splits = [f"train={paths['a.tsv']}", f"validation={paths['b.tsv']}"]
   inputs = task_inputs.parse_inputs(task, splits)
-  vocab, output = str(path / "vocab.txt"), str(path / "sst2")
-  prepare_task.prepare(task, inputs, vocab, output, length=12)
+  vocab_path, output = str(path / "vocab.txt"), str(path / "sst2")
+  prepare_task.prepare(task, inputs, vocab_path, output, length=12)
   return output
 
 

@@ -433,7 +433,7 @@ def prepare_folder(folder, name, inputs, **options):
 def test_a_folder_holds_the_encoded_rows_and_is_made_once(
   tmp_path, bert_vocabulary
 ):
-  vocab = files.write_wordpiece(tmp_path)
+  vocab_path = files.write_wordpiece(tmp_path)
   text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
   train_path = files.write_text(tmp_path / "train.tsv", text)
   output, meta = prepare_folder(
@@ -460,7 +460,7 @@ def test_a_folder_holds_the_encoded_rows_and_is_made_once(
   files.write_text(tmp_path / "vocab.txt", "\n".join(pieces) + "\n")
   with pytest.raises(ValueError, match="made with another tokenizer"):
     prepare_folder(
-      tmp_path, "sst2", [f"train={train_path}"], length=12, vocab=vocab
+      tmp_path, "sst2", [f"train={train_path}"], length=12, vocab=vocab_path
     )
   files.write_text(tmp_path / "train.tsv", text + "dog\t0\n")
   files.write_wordpiece(tmp_path)

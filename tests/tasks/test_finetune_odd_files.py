@@ -194,12 +194,12 @@ def test_malformed_answers_are_refused(tmp_path, fields, message):
 
 def test_a_task_folder_with_different_columns_is_refused(tmp_path):
   path = files.write_text(tmp_path / "a.tsv", "x\ty\na\tb\nb\ta\n")
-  vocab, output = files.write_wordpiece(tmp_path), str(tmp_path / "out")
+  vocab_path, output = files.write_wordpiece(tmp_path), str(tmp_path / "out")
 
   def prepare(columns):
     task = task_inputs.find_task("mine", columns=columns)
     inputs = [Input("train", path)]
-    return prepare_task.prepare(task, inputs, vocab, output, length=16)
+    return prepare_task.prepare(task, inputs, vocab_path, output, length=16)
 
   assert prepare("text=x,label=y") == prepare("label=y,text=x")
   with pytest.raises(ValueError, match="made with another columns; delete it"):

@@ -382,12 +382,12 @@ def test_bad_flags_and_custom_files_are_refused(tmp_path):
   files.write_jsonl(tmp_path / "a.jsonl", [json_object])
   with pytest.raises(ValueError, match=r"a\.jsonl:1 has 1 tags for 2 words"):
     read_examples("mine", path, kind="tagging")
-  vocab = files.write_wordpiece(tmp_path)
+  vocab_path = files.write_wordpiece(tmp_path)
   with pytest.raises(ValueError, match="--length=5 leaves no space"):
     prepare_task.prepare(
       TASKS["sst2"],
       [Input("test", files.write_text(tmp_path / "s.tsv", "sentence\na"))],
-      vocab,
+      vocab_path,
       str(tmp_path / "out"),
       length=5,
     )

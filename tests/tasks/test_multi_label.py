@@ -162,12 +162,12 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
     {"text": text, "moods": sorted({"cat", "dog"} & set(text.split()))}
     for text in texts
   ]
-  vocab = tmp_path / "vocab.txt"
-  vocab.write_bytes(tiny_tasks.tokenizer_files()["vocab.txt"])
+  vocab_path = tmp_path / "vocab.txt"
+  vocab_path.write_bytes(tiny_tasks.tokenizer_files()["vocab.txt"])
   tiny_tasks.write_model(tmp_path / "pre")
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   flags = dict(task="moods", kind="multi_label", columns=COLUMNS)
-  flags |= dict(input=f"train={path}", vocab=vocab, length=16)
+  flags |= dict(input=f"train={path}", vocab=vocab_path, length=16)
   flags |= dict(output=tmp_path / "task")
   run_command("prepare-task", **flags)
   config = load_defaults("own")
@@ -177,8 +177,8 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   config["model"] |= dict(dtype="float32")
   config["schedule"]["peak"] = 5e-3
   config["batch_size"] = 16
-  run = str(tmp_path / "run")
-  train.run(config, run)
+  run_folder = str(tmp_path / "run")
+  train.run(config, run_folder)
   last_line = logging.read_rows(str(tmp_path / "run" / "metrics.jsonl"))[-1]
   assert last_line["f1_micro"] > 0.9 and last_line["predicted_labels"] > 1
   runs = sweep.plan(config, grid=[], seeds=[0])
@@ -187,18 +187,18 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
     sweep.check_metric(name, runs)
   # Three commands must give equal labels: `evaluate` and `predict` with the
   # run, and `predict` with the run's copy in the format of transformers.
-  flags = dict(model=run, data=tmp_path / "task", split="train")
+  flags = dict(model=run_folder, data=tmp_path / "task", split="train")
   run_command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out
   assert f"f1_micro: {last_line['f1_micro']:.6g}" in printed
   evaluated_predictions = read_lines(tmp_path / "out" / "predictions.jsonl")
   flags = dict(input=path, output=tmp_path / "p.jsonl")
-  run_command("predict", model=run, **flags)
+  run_command("predict", model=run_folder, **flags)
   predicted = read_lines(tmp_path / "p.jsonl")
   assert [prediction["labels"] for prediction in predicted] == [
     evaluated["prediction"] for evaluated in evaluated_predictions
   ]
-  weights = load.read(str(run))
+  weights = load.read(str(run_folder))
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
   run_command("predict", model=tmp_path / "hf", **flags)

@@ -51,8 +51,8 @@ def vocabulary_path(tmp_path_factory):
   the path of the text.
   """
   path = tmp_path_factory.mktemp("languages")
-  text = path / "text.txt"
-  text.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
+  text_path = path / "text.txt"
+  text_path.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
 
   @functools.cache
   def train(algorithm, **options):
@@ -60,7 +60,7 @@ def vocabulary_path(tmp_path_factory):
     (path / name).mkdir()
     output = str(path / name / FILE_NAMES.get(algorithm, "pieces"))
     train_vocab.train_vocab(
-      str(text),
+      str(text_path),
       size=VOCABULARY_SIZES[algorithm],
       output=output,
       algorithm=algorithm,
@@ -68,7 +68,7 @@ def vocabulary_path(tmp_path_factory):
     )
     return output
 
-  train.text_path = str(text)
+  train.text_path = str(text_path)
   return train
 
 
@@ -352,19 +352,19 @@ def test_korean_words_are_not_unknown(algorithm, tmp_path):
     for second in korean_words
     for third in korean_words
   ]
-  text = tmp_path / "text.txt"
-  text.write_text("\n".join(lines), encoding="utf-8")
+  text_path = tmp_path / "text.txt"
+  text_path.write_text("\n".join(lines), encoding="utf-8")
   name = {"unigram": "k.model", "wordpiece": "k.txt"}[algorithm]
   for options in (STRIPPED,) if algorithm == "unigram" else (STRIPPED, CASED):
     output = str(tmp_path / "-".join([*options, name]))
     train_vocab.train_vocab(
-      str(text), size=200, output=output, algorithm=algorithm, **options
+      str(text_path), size=200, output=output, algorithm=algorithm, **options
     )
-    prepared = str(tmp_path / "-".join([*options, "prepared"]))
-    prepare.prepare(str(text), output, prepared, processes=1)
-    opened = reader.open_prepared(prepared)
+    prepared_folder = str(tmp_path / "-".join([*options, "prepared"]))
+    prepare.prepare(str(text_path), output, prepared_folder, processes=1)
+    opened = reader.open_prepared(prepared_folder)
     assert opened.unigrams[opened.special.unk] == 0
-    vocabulary = open_vocabulary.load(prepared)
+    vocabulary = open_vocabulary.load(prepared_folder)
     decomposed_lines = [unicodedata.normalize("NFD", line) for line in lines]
     if algorithm == "unigram" or not options:
       ids = vocabulary.encode_batch(lines)
@@ -492,11 +492,11 @@ def test_joiners_and_marks_cut_no_word_of_elmo():
 
 
 def test_the_rules_for_words_are_stored(tmp_path):
-  text = tmp_path / "text.txt"
-  text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
+  text_path = tmp_path / "text.txt"
+  text_path.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
   output = str(tmp_path / "mine.txt")
   train_vocab.train_vocab(
-    str(text), size=100, output=output, algorithm="words", rules="spaces"
+    str(text_path), size=100, output=output, algorithm="words", rules="spaces"
   )
   settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
   assert settings["rules"] == "spaces"
@@ -545,10 +545,10 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(
   """
   path = pathlib.Path(vocabulary_path(algorithm))
   content = path.read_bytes()
-  settings = path.parent / "tokenizer_config.json"
+  settings_path = path.parent / "tokenizer_config.json"
   output = tmp_path / f"mine{path.suffix}"
   settings_copy = tmp_path / "mine.tokenizer_config.json"
-  settings_copy.write_bytes(settings.read_bytes())
+  settings_copy.write_bytes(settings_path.read_bytes())
   rng = random.Random(0)
   for _ in range(60):
     damaged_content = bytearray(content)
@@ -682,10 +682,12 @@ def test_a_seqio_task_uses_the_settings_of_the_vocabulary(vocabulary_path):
 def test_a_task_is_encoded_as_the_vocabulary_was_trained(
   vocabulary_path, tmp_path
 ):
-  texts = tmp_path / "train.tsv"
-  texts.write_text(f"sentence\tlabel\n{FRENCH_LINE}\t1\n", encoding="utf-8")
+  table_path = tmp_path / "train.tsv"
+  table_path.write_text(
+    f"sentence\tlabel\n{FRENCH_LINE}\t1\n", encoding="utf-8"
+  )
   task = task_inputs.find_task("sst2")
-  inputs = task_inputs.parse_inputs(task, [f"train={texts}"])
+  inputs = task_inputs.parse_inputs(task, [f"train={table_path}"])
   for algorithm in ("unigram", "wordpiece"):
     path = vocabulary_path(algorithm, **ACCENTS)
     folder = str(tmp_path / algorithm)

@@ -211,12 +211,12 @@ def run_verb(verb, *arguments):
 
 
 def test_the_command_writes_a_folder_with_the_tokens(tmp_path, capsys):
-  vocab = tmp_path / "vocab.txt"
-  vocab.write_bytes(bert_vocabulary("the a virus art").files["vocab.txt"])
+  vocab_path = tmp_path / "vocab.txt"
+  vocab_path.write_bytes(bert_vocabulary("the a virus art").files["vocab.txt"])
   (tmp_path / "add.txt").write_text(TOKEN_LINES)
   text = "the covid19 virus [X].\nthe virus.\n\na art.\nCOVID19 [E1].\n"
   (tmp_path / "t.txt").write_text(text * 3)
-  flags = ["--input", tmp_path / "t.txt", "--vocab", vocab, "--heldout=0"]
+  flags = ["--input", tmp_path / "t.txt", "--vocab", vocab_path, "--heldout=0"]
   flags += ["--processes=1", "--output", tmp_path / "p"]
   run_verb("prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "4 new pieces after the 9" in capsys.readouterr().err

@@ -42,11 +42,11 @@ def run_vocab(tmp_path, *arguments: str, threads: str = "2"):
 
 
 def test_runs_write_the_same_file_of_the_asked_size(tmp_path):
-  text = tmp_path / "text.txt"
-  text.write_text(make_text(), encoding="utf-8")
+  text_path = tmp_path / "text.txt"
+  text_path.write_text(make_text(), encoding="utf-8")
   contents = []
   for threads in ("1", "2", "2"):
-    arguments = ("--input", str(text), "--size", "400")
+    arguments = ("--input", str(text_path), "--size", "400")
     process, output = run_vocab(tmp_path, *arguments, threads=threads)
     assert process.returncode == 0, process.stderr
     contents.append(output.read_bytes())
@@ -63,23 +63,23 @@ def test_runs_write_the_same_file_of_the_asked_size(tmp_path):
 
 
 def test_a_cased_vocabulary_keeps_capitals_and_accents(tmp_path):
-  text = tmp_path / "text.txt"
-  text.write_text("Été Été Zürich Zürich " * 20, encoding="utf-8")
+  text_path = tmp_path / "text.txt"
+  text_path.write_text("Été Été Zürich Zürich " * 20, encoding="utf-8")
   pieces = train_vocab.train_vocab(
-    str(text), size=100, output=str(tmp_path / "v.txt"), lower_case=False
+    str(text_path), size=100, output=str(tmp_path / "v.txt"), lower_case=False
   )
   assert {"Été", "Zürich"} <= set(pieces)
 
 
 def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
-  text = tmp_path / "text.txt"
-  text.write_text("one two one two\n")
-  arguments = ("--input", str(text), "--size", "500")
+  text_path = tmp_path / "text.txt"
+  text_path.write_text("one two one two\n")
+  arguments = ("--input", str(text_path), "--size", "500")
   process, output = run_vocab(tmp_path, *arguments)
   assert process.returncode == 0
   assert "too small for --size=500" in process.stderr
   assert process.stdout == (
-    f"next: bert_jax prepare --input {text} --vocab {output} --output"
+    f"next: bert_jax prepare --input {text_path} --vocab {output} --output"
     " data/mine\n"
   )
   pieces = open_vocabulary.read_vocab(str(output))
@@ -128,26 +128,30 @@ def test_bad_input_gets_one_sentence(tmp_path, text, size, message):
   [("wordpiece", "v.txt"), ("words", "v.txt"), ("unigram", "v.model")],
 )
 def test_a_vocabulary_is_not_overwritten(tmp_path, algorithm, name):
-  text = tmp_path / "text.txt"
-  text.write_text("Some words and more words.\n" * 9)
+  text_path = tmp_path / "text.txt"
+  text_path.write_text("Some words and more words.\n" * 9)
   output = tmp_path / name
   output.write_text("somebody's own\n")
   with pytest.raises(ValueError, match=f"{name} exists; delete it or choose"):
     train_vocab.train_vocab(
-      str(text), size=100, output=str(output), algorithm=algorithm
+      str(text_path), size=100, output=str(output), algorithm=algorithm
     )
   assert output.read_text() == "somebody's own\n"
   assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_split_text_overwrites_no_file(tmp_path):
-  text = tmp_path / "text.txt"
-  text.write_text("Some words.\n")
+  text_path = tmp_path / "text.txt"
+  text_path.write_text("Some words.\n")
   with pytest.raises(ValueError, match="text.txt exists; delete it or choose"):
     split_text.split_text(
-      [str(text)], str(text), format="auto", errors="strict", language="en"
+      [str(text_path)],
+      str(text_path),
+      format="auto",
+      errors="strict",
+      language="en",
     )
-  assert text.read_text() == "Some words.\n"
+  assert text_path.read_text() == "Some words.\n"
 
 
 @pytest.mark.parametrize(
@@ -181,9 +185,11 @@ def test_a_warning_says_why_there_are_fewer_pieces(
 
 
 def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
-  text = tmp_path / "text.txt"
-  text.write_text("Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8")
-  train = functools.partial(train_vocab.train_vocab, str(text), 100)
+  text_path = tmp_path / "text.txt"
+  text_path.write_text(
+    "Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8"
+  )
+  train = functools.partial(train_vocab.train_vocab, str(text_path), 100)
 
   def cleaned_text(path, **options):
     vocabulary = open_vocabulary.load(str(path), **options)
@@ -214,18 +220,18 @@ def test_a_model_is_cased_beside_an_uncased_vocabulary(tmp_path):
   # The settings belong to vocab.txt, even if it has been deleted.
   (folder / "vocab.txt").unlink()
   assert cleaned_text(folder) == "Été"
-  only_model = tmp_path / "only_model"
-  only_model.mkdir()
-  model_path = only_model / "spiece.model"
+  model_folder = tmp_path / "only_model"
+  model_folder.mkdir()
+  model_path = model_folder / "spiece.model"
   (folder / "spiece.model").replace(model_path)
   for settings in (
     {"do_lower_case": False},
     {"do_lower_case": True},
     {"tokenizer_class": "AlbertTokenizer", "keep_accents": False},
   ):
-    path = only_model / "tokenizer_config.json"
+    path = model_folder / "tokenizer_config.json"
     path.write_text(json.dumps(settings))
-    assert cleaned_text(model_path) == cleaned_text(only_model) == "Été"
+    assert cleaned_text(model_path) == cleaned_text(model_folder) == "Été"
     with pytest.raises(ValueError, match="with capitals and with accents, and"):
       cleaned_text(model_path, keep_accents=False)
     with pytest.raises(ValueError, match="and lower_case=True asks for text"):

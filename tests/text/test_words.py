@@ -42,14 +42,14 @@ def prepared_folder(tmp_path_factory):
   Its vocabulary has 12 pieces.
   """
   path = tmp_path_factory.mktemp("words")
-  vocab = path / "words.txt"
-  vocab.write_text(
+  vocab_path = path / "words.txt"
+  vocab_path.write_text(
     "".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8"
   )
   output = str(path / "prepared")
   prepare.prepare(
     write_text(path / "t.txt"),
-    str(vocab),
+    str(vocab_path),
     output,
     heldout=0.2,
     processes=1,
@@ -375,7 +375,7 @@ def test_bad_options_are_refused(prepared_folder, tmp_path):
 
 def test_the_commands_make_a_vocabulary_and_a_folder(tmp_path):
   """`vocab` makes a vocabulary of words, and `prepare` a folder with it."""
-  text, vocab = write_text(tmp_path / "t.txt"), str(tmp_path / "w.txt")
+  text, vocab_path = write_text(tmp_path / "t.txt"), str(tmp_path / "w.txt")
 
   def run(*arguments):
     command = [sys.executable, "-m", "bert_jax", *arguments]
@@ -383,19 +383,19 @@ def test_the_commands_make_a_vocabulary_and_a_folder(tmp_path):
 
   process = run(
     *("vocab", "--input", text, "--tokenizer", "words"),
-    *("--size", "100", "--output", vocab),
+    *("--size", "100", "--output", vocab_path),
   )
   assert process.returncode == 0, process.stderr
   folder = str(tmp_path / "p")
   process = run(
-    *("prepare", "--input", text, "--vocab", vocab),
+    *("prepare", "--input", text, "--vocab", vocab_path),
     *("--output", folder, "--processes", "1", "--heldout", "0.2"),
   )
   assert process.returncode == 0, process.stderr
   assert "--config elmo:original" in process.stdout
   assert "--config.data.cased=True" in process.stdout
   process = run(
-    *("prepare", "--input", text, "--vocab", vocab, "--rules"),
+    *("prepare", "--input", text, "--vocab", vocab_path, "--rules"),
     *("original", "--output", folder + "2", "--processes", "1"),
   )
   assert process.returncode == 1 and "Traceback" not in process.stderr

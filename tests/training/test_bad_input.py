@@ -287,17 +287,21 @@ def test_parameters_of_another_vocabulary_are_refused(
 
   The vocabularies have equal sizes, but piece 10 differs.
   """
-  other_data = tmp_path / "p"
-  shutil.copytree(data_folder, other_data)
-  text = (other_data / "vocab.txt").read_text()
-  (other_data / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
-  meta = json.loads((other_data / "meta.json").read_text())
+  other_data_folder = tmp_path / "p"
+  shutil.copytree(data_folder, other_data_folder)
+  text = (other_data_folder / "vocab.txt").read_text()
+  (other_data_folder / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
+  meta = json.loads((other_data_folder / "meta.json").read_text())
   meta["fingerprint"] = reader.compute_fingerprint(
-    str(other_data), meta["options"]
+    str(other_data_folder), meta["options"]
   )
-  meta["files"] = reader.file_digests(str(other_data))
-  (other_data / "meta.json").write_text(json.dumps(files.add_checksum(meta)))
-  config = two_step_config(str(other_data)) | {"init_from": str(finished_run)}
+  meta["files"] = reader.file_digests(str(other_data_folder))
+  (other_data_folder / "meta.json").write_text(
+    json.dumps(files.add_checksum(meta))
+  )
+  config = two_step_config(str(other_data_folder)) | {
+    "init_from": str(finished_run)
+  }
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))
 
@@ -329,7 +333,7 @@ def test_parameters_that_are_not_finite_are_not_saved(
 def test_a_refused_restart_changes_no_file_of_the_run(
   data_folder, run_copy, tmp_path
 ):
-  other_data = write_prepared(
+  other_data_folder = write_prepared(
     tmp_path / "p", random_documents(20, 2), random_documents(5, 3), 70
   )
   names = ("config.json", "vocab.txt", "tokenizer_config.json", "metrics.jsonl")
@@ -337,20 +341,20 @@ def test_a_refused_restart_changes_no_file_of_the_run(
   config = json.loads(contents[0])
   config["model"]["vocab_size"] = 70
   for path, pattern in (
-    (other_data, "vocab_size: 64 -> 70"),
+    (other_data_folder, "vocab_size: 64 -> 70"),
     (data_folder, "_size="),
   ):
     with pytest.raises(ValueError, match=pattern):
       train.run(
         two_step_config(path) | {"model": config["model"]}, str(run_copy)
       )
-  other_data_of_same_size = write_prepared(
+  other_folder_of_same_size = write_prepared(
     tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
   )
   with pytest.raises(
     ValueError, match="does not hold the data with which this"
   ):
-    train.run(two_step_config(other_data_of_same_size), str(run_copy))
+    train.run(two_step_config(other_folder_of_same_size), str(run_copy))
   assert [(run_copy / name).read_bytes() for name in names] == contents
 
 

@@ -203,17 +203,17 @@ def test_a_builder_is_refused_only_if_its_batches_do_not_fit(builder, name):
   }
   builder_keys = set(RECIPES[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
   for family in ("bert", "roberta"):
-    for pairs in (True, False):
+    for has_pairs in (True, False):
       keys = needed_keys.get(name) or {
         *mlm.MASKED_KEYS,
-        *(mlm.PAIR_KEYS * pairs),
+        *(mlm.PAIR_KEYS * has_pairs),
       }
-      if family == "roberta" and pairs:
+      if family == "roberta" and has_pairs:
         continue
       can_train = keys <= builder_keys and not (
         family == "roberta" and "segment_ids" in builder_keys
       )
-      objective = config_lib.Objective(name, pairs=pairs)
+      objective = config_lib.Objective(name, pairs=has_pairs)
       if can_train:
         config_lib.check_builder(objective, builder, family)
       else:

@@ -154,11 +154,11 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   transformers.
   """
   pieces = (data_folder / "vocab.txt").read_text().split()
-  short_vocabulary = tmp_path / "vocab.txt"
-  short_vocabulary.write_text("\n".join(pieces[:-1]) + "\n")
+  short_vocabulary_path = tmp_path / "vocab.txt"
+  short_vocabulary_path.write_text("\n".join(pieces[:-1]) + "\n")
   size = len(pieces)
   model = continued.write_reference(
-    tmp_path / "model", family, short_vocabulary, size - 1
+    tmp_path / "model", family, short_vocabulary_path, size - 1
   )
   changes = {"init_new_rows": method, "total_steps": 1}
   config = continued.config_of(

@@ -159,14 +159,14 @@ def test_a_restart_in_the_second_phase_changes_nothing(data_folder, tmp_path):
     phase1=dict(fraction=0.5, length=5, **scales),
     phase2=dict(fraction=0.5, length=8, **scales),
   )
-  full_run, run_copy = tmp_path / "whole", tmp_path / "again"
-  state = train.run(copy.deepcopy(config), str(full_run))
-  shutil.copytree(full_run, run_copy)
+  full_run_folder, run_copy = tmp_path / "whole", tmp_path / "again"
+  state = train.run(copy.deepcopy(config), str(full_run_folder))
+  shutil.copytree(full_run_folder, run_copy)
   shutil.rmtree(run_copy / "checkpoints" / str(TOTAL_STEPS))
   new_state = train.run(copy.deepcopy(config), str(run_copy))
   assert int(state.step) == TOTAL_STEPS
   jax.tree.map(np.testing.assert_array_equal, state, new_state)
-  assert untimed_rows(full_run) == untimed_rows(run_copy)
+  assert untimed_rows(full_run_folder) == untimed_rows(run_copy)
   setup = building.build(config_lib.parse(config))
   lengths = [
     feed.training_rows.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds

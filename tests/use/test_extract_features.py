@@ -354,9 +354,9 @@ def run_features(*arguments):
 
 @pytest.fixture
 def command_flags(tmp_path):
-  model = tiny_models.write_model(tmp_path / "model", "bert")
+  model_path = tiny_models.write_model(tmp_path / "model", "bert")
   (tmp_path / "in.txt").write_text("the cat\na b\n")
-  return "--model", model, "--output", tmp_path / "out.jsonl", "--input"
+  return "--model", model_path, "--output", tmp_path / "out.jsonl", "--input"
 
 
 def test_the_command_keeps_ids_and_order(command_flags, tmp_path, capsys):

@@ -26,10 +26,10 @@ def models_folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("serving")
   weights = tiny_tasks.write_fine_tuned(path / "classes", "classification")
   hf.write(str(path / "hf"), weights)
-  config = path / "hf" / "config.json"
-  fields = json.loads(config.read_text())
+  config_path = path / "hf" / "config.json"
+  fields = json.loads(config_path.read_text())
   del fields["hidden_dropout_prob"]
-  config.write_text(json.dumps(fields))
+  config_path.write_text(json.dumps(fields))
   tiny_tasks.write_model(path / "bert")
   tiny_models.write_model(
     path / "roberta", "roberta", "pretraining", {"pairs": 0}
@@ -67,10 +67,10 @@ def test_notes_are_not_among_the_predictions(
 
 def test_stdout_has_only_json(models_folder, tmp_path, capsys):
   lines = [{"text": "red [MASK]", "answer": "cat"}]
-  cloze = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  cloze_path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   flags = [
     f"--model={models_folder / 'bert'}",
-    f"--cloze={cloze}",
+    f"--cloze={cloze_path}",
     "--output=-",
   ]
   execute(["likelihood", *flags])

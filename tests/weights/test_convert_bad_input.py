@@ -234,17 +234,17 @@ def test_damaged_safetensors_are_refused(tmp_path):
 
 def test_an_index_may_not_name_a_file_outside_its_folder(tmp_path):
   path = tiny_hf.write_folder(tmp_path / "hf", CLASS_NAME)
-  weights = tmp_path / "hf" / "model.safetensors"
-  weights.rename(tmp_path / "out.safetensors")
-  index = tmp_path / "hf" / "model.safetensors.index.json"
+  weights_path = tmp_path / "hf" / "model.safetensors"
+  weights_path.rename(tmp_path / "out.safetensors")
+  index_path = tmp_path / "hf" / "model.safetensors.index.json"
   shard_by_key = dict.fromkeys(
     tiny_hf.array_shapes(CLASS_NAME), "../out.safetensors"
   )
-  index.write_text(json.dumps({"weight_map": shard_by_key}))
+  index_path.write_text(json.dumps({"weight_map": shard_by_key}))
   assert_refused(
     path, "'../out.safetensors' must be the name of a file in this folder"
   )
-  index.write_text("{}")
+  index_path.write_text("{}")
   assert_refused(path, "no weight_map")
 
 

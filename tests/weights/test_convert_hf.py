@@ -243,18 +243,18 @@ def test_other_names_of_the_arrays_give_the_same_model(tmp_path):
       ["cls.predictions.decoder.bias"] if spelling == "moved" else skipped_names
     )
     assert weights.config["source"]["skipped"] == skipped_names
-  shards = tmp_path / "shards"
-  tiny_hf.write_folder(shards, name, {})
-  (shards / "model.safetensors").unlink()
+  shards_folder = tmp_path / "shards"
+  tiny_hf.write_folder(shards_folder, name, {})
+  (shards_folder / "model.safetensors").unlink()
   shard_by_key = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
   for shard in ("0.safetensors", "1.safetensors"):
     shard_arrays = {
       key: array for key, array in arrays.items() if shard_by_key[key] == shard
     }
-    model_folder.write_tensors(str(shards / shard), shard_arrays)
-  index = shards / "model.safetensors.index.json"
-  index.write_text(json.dumps({"weight_map": shard_by_key}))
-  weights = hf.read(str(shards), "bert")
+    model_folder.write_tensors(str(shards_folder / shard), shard_arrays)
+  index_path = shards_folder / "model.safetensors.index.json"
+  index_path.write_text(json.dumps({"weight_map": shard_by_key}))
+  weights = hf.read(str(shards_folder), "bert")
   for path, array in expected.arrays.items():
     np.testing.assert_array_equal(weights.arrays[path], array)
 

@@ -310,7 +310,7 @@ def test_weights_outside_onnx_are_fetched_from_the_hub(
   tmp_path, monkeypatch, weight_files
 ):
   """The weights are fetched even if only `onnx` has a .safetensors file."""
-  repository = tmp_path / "repository"
+  repository_folder = tmp_path / "repository"
   class_by_folder = {".": "BertModel"}
   if weight_files == "towers":
     class_by_folder = {
@@ -318,30 +318,30 @@ def test_weights_outside_onnx_are_fetched_from_the_hub(
       "discriminator": "ElectraForPreTraining",
     }
   for folder, model_class in class_by_folder.items():
-    tiny_hf.write_folder(repository / folder, model_class)
-    safetensors = repository / folder / "model.safetensors"
+    tiny_hf.write_folder(repository_folder / folder, model_class)
+    safetensors_path = repository_folder / folder / "model.safetensors"
     if weight_files != "safe":
-      arrays = model_folder.read_tensors(str(safetensors))
+      arrays = model_folder.read_tensors(str(safetensors_path))
       tensors = {
         key: torch.from_numpy(np.array(array)) for key, array in arrays.items()
       }
-      torch.save(tensors, repository / folder / "pytorch_model.bin")
-      safetensors.unlink()
-  onnx = repository / "onnx" / "model.safetensors"
-  onnx.parent.mkdir()
-  model_folder.write_tensors(str(onnx), {}, {})
+      torch.save(tensors, repository_folder / folder / "pytorch_model.bin")
+      safetensors_path.unlink()
+  onnx_path = repository_folder / "onnx" / "model.safetensors"
+  onnx_path.parent.mkdir()
+  model_folder.write_tensors(str(onnx_path), {}, {})
   requests = []
 
   def snapshot_download(repo, allow_patterns):
     requests.append(allow_patterns)
-    local = tmp_path / "local"
-    for file in repository.rglob("*"):
-      path = file.relative_to(repository)
+    local_folder = tmp_path / "local"
+    for file in repository_folder.rglob("*"):
+      path = file.relative_to(repository_folder)
       # As on the hub, an asterisk stands for slashes too.
       if file.is_file() and mapping.matches_pattern(str(path), allow_patterns):
-        (local / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, local / path)
-    return str(local)
+        (local_folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, local_folder / path)
+    return str(local_folder)
 
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)

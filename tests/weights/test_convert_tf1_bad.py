@@ -277,8 +277,8 @@ def test_one_of_several_checkpoints_must_be_named(tmp_path):
 def test_damaged_files_are_refused(tmp_path, capsys):
   path = tmp_path / "release"
   write_release(str(path), random_arrays(bert_shapes()))
-  shard = path / "bert_model.ckpt.data-00000-of-00001"
-  intact_content = shard.read_bytes()
+  shard_path = path / "bert_model.ckpt.data-00000-of-00001"
+  intact_content = shard_path.read_bytes()
   flipped_content = bytearray(intact_content)
   flipped_content[len(intact_content) // 2] ^= 1
   for content in (
@@ -286,10 +286,10 @@ def test_damaged_files_are_refused(tmp_path, capsys):
     b"",
     bytes(flipped_content),
   ):
-    shard.write_bytes(content)
+    shard_path.write_bytes(content)
     message = convert(capsys, path, tmp_path / "ours")
     assert "bert_model.ckpt: cannot be read" in message and "\n" not in message
-  shard.unlink()
+  shard_path.unlink()
   message = convert(capsys, path, tmp_path / "ours")
   assert "bert_model.ckpt: cannot be read" in message and "\n" not in message
   assert [path.name for path in tmp_path.iterdir()] == ["release"]

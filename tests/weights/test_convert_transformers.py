@@ -283,17 +283,17 @@ def test_torch_files_and_shards_are_read(tmp_path):
       folder / "pytorch_model.bin",
       _use_new_zipfile_serialization=is_zip,
     )
-  shards = tmp_path / "shards"
-  shards.mkdir()
-  model.config.save_pretrained(shards)
+  shards_folder = tmp_path / "shards"
+  shards_folder.mkdir()
+  model.config.save_pretrained(shards_folder)
   shard_by_key = {}
   for i in range(2):
     file = f"pytorch_model-{i}.bin"
     shard = {key: state[key] for key in sorted(state)[i::2]}
-    torch.save(shard, shards / file)
+    torch.save(shard, shards_folder / file)
     shard_by_key |= dict.fromkeys(shard, file)
-  index = shards / "pytorch_model.bin.index.json"
-  index.write_text(json.dumps({"weight_map": shard_by_key}))
+  index_path = shards_folder / "pytorch_model.bin.index.json"
+  index_path.write_text(json.dumps({"weight_map": shard_by_key}))
   for name in ("new", "old", "shards"):
     # Without `architectures`, the arrays identify the class.
     config = json.loads((tmp_path / name / "config.json").read_text())

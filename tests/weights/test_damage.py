@@ -145,24 +145,24 @@ def test_messages_about_a_damaged_run_are_plain(
 
   The path here is read as a model, so a new workdir would not help.
   """
-  run = tmp_path / "run"
-  shutil.copytree(saved_run, run)
-  for path in files_in(run / "checkpoints" / "20" / "state"):
+  run_folder = tmp_path / "run"
+  shutil.copytree(saved_run, run_folder)
+  for path in files_in(run_folder / "checkpoints" / "20" / "state"):
     path.write_bytes(change(path.read_bytes()))
   params = make_state(0).params
-  with Checkpointer.for_reading(str(run)) as checkpoints:
+  with Checkpointer.for_reading(str(run_folder)) as checkpoints:
     assert checkpoints.restore_params(step=None, params=params)[1] == 10
-  folder = run / "checkpoints"
+  folder = run_folder / "checkpoints"
   (note,) = [
     line for line in capfd.readouterr().err.splitlines() if "Using step" in line
   ]
   start, end = f"{folder}/20 is damaged: a file in it cannot be read (", ")."
   reason = note.removeprefix(start).removesuffix(f"{end} Using step 10.")
   assert reason.isidentifier(), note
-  for path in files_in(run / "checkpoints" / "10" / "state"):
+  for path in files_in(run_folder / "checkpoints" / "10" / "state"):
     path.write_bytes(change(path.read_bytes()))
   with (
-    Checkpointer.for_reading(str(run)) as checkpoints,
+    Checkpointer.for_reading(str(run_folder)) as checkpoints,
     pytest.raises(ValueError, match="no checkpoint .* is undamaged") as error,
   ):
     checkpoints.restore_params(step=None, params=params)

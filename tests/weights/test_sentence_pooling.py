@@ -138,18 +138,18 @@ def test_a_model_without_a_pooling_gives_pieces(tmp_path, capsys):
 
 def test_damaged_modules_are_refused(tmp_path):
   write_model(tmp_path / "model", ["cls"])
-  modules = tmp_path / "model" / "modules.json"
+  modules_path = tmp_path / "model" / "modules.json"
   for text, message in (
     ("[{", "modules.json is damaged"),
     ("[1]", "modules.json is damaged: 1 names no type"),
     ('[{"type": "x.Pooling", "path": "../p"}]', "'../p' is not the name"),
   ):
-    modules.write_text(text)
+    modules_path.write_text(text)
     with pytest.raises(ValueError, match=message):
       hf.read_pooling(str(tmp_path / "model"))
-  modules.unlink()
-  config = tmp_path / "model" / "1_Pooling" / "config.json"
-  config.write_text("{}")
+  modules_path.unlink()
+  config_path = tmp_path / "model" / "1_Pooling" / "config.json"
+  config_path.write_text("{}")
   with pytest.raises(ValueError, match="is damaged: it names no pooling"):
     hf.read_pooling(str(tmp_path / "model"))
 
