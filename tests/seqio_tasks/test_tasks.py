@@ -189,7 +189,7 @@ def test_passes_that_stop_early_give_their_own_epochs(
 
   monkeypatch.setattr(streams.Stream, "_current_portion", count_load)
   gc.collect()
-  readers_before = len(pretraining._readers)
+  num_readers_before = len(pretraining._readers)
   first_rows = rows_as_bytes(task.get_dataset(**options).take(2).repeat(6))
   assert first_rows == [row for one_pass in passes for row in one_pass[:2]]
   if source_type == "prepared":
@@ -201,7 +201,7 @@ def test_passes_that_stop_early_give_their_own_epochs(
       and max(loaded_epochs) < 6 * epochs
     )
   gc.collect()
-  assert len(pretraining._readers) - readers_before <= 2
+  assert len(pretraining._readers) - num_readers_before <= 2
   # 4 iterators are open at the same time, but only 2 readers are kept.
   reopened_dataset = task.get_dataset(**options)
   iterators = [iterate_rows_as_bytes(reopened_dataset) for _ in range(4)]

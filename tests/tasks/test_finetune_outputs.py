@@ -207,7 +207,8 @@ def make_question_rows(context, capacity, stride, question_length=2):
   Args:
     context: the text of the context.
     capacity: the largest number of pieces in a window.
-    stride: the number of pieces from the begin of a window to the next begin.
+    stride: the number of pieces from the beginning of a window to the
+      beginning of the next window.
     question_length: the number of pieces of the question.
   """
   offsets, begin = [], 0

@@ -371,7 +371,7 @@ def test_a_saved_tokenizer_equals_the_loaded_one(tmp_path):
       == vocabulary.at_word_boundary.tolist()
     )
     assert loaded_from_json.marks_word_ends == vocabulary.marks_word_ends
-    # Texts are cut into the same chunks.
+    # Both cut texts into equal chunks.
     assert (loaded_from_json.chunk_pattern, loaded_from_json.uncut_pattern) == (
       vocabulary.chunk_pattern,
       vocabulary.uncut_pattern,
@@ -426,7 +426,7 @@ def test_bad_files_are_named(tmp_path):
 
 @needs_data
 def test_published_vocabularies_have_their_sizes_and_ids():
-  """The vocabularies are BERT's, GPT-2's, GPT's and one like ALBERT's."""
+  """Opens the vocabularies of BERT, GPT-2 and GPT, and one like ALBERT's."""
   vocabularies = {}
   for name, path in {
     "uncased": "bert-base-uncased-vocab.txt",

@@ -262,7 +262,7 @@ def test_offsets_cover_both_characters_of_a_quote(is_json, tmp_path):
     )
     text_offsets = encoded_text.offsets[encoded_text.begin : encoded_text.end]
     assert texts_at(text, text_offsets) == expected
-    # In the middle of a text, the offsets cover the same characters.
+    # The quotes may also be in the middle of a text.
     (encoded_in_middle,) = vocabulary.encode_offsets([f"n {text} n"])
     assert texts_at(f"n {text} n", encoded_in_middle.offsets) == [
       "n",

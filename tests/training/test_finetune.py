@@ -163,9 +163,9 @@ def test_gpt_trains_its_language_model_with_the_task():
 def test_the_embedding_of_padding_is_trained_only_on_request(family):
   variant = "base_v2" if family == "albert" else "base"
   model = dict(family=family, variant=variant, **tiny_families.SIZES)
-  pad = 1
+  padding_id = 1
   batch = tiny_batch((2, 8), np.array([[1, 3], [2, 2]], np.int32))
-  batch["input_ids"] = np.where(batch["sequence_ids"] > 0, 7, pad)
+  batch["input_ids"] = np.where(batch["sequence_ids"] > 0, 7, padding_id)
   # A span has one weight for its two labels.
   batch["label_weights"] = np.ones(2, np.float32)
 
@@ -181,17 +181,17 @@ def test_the_embedding_of_padding_is_trained_only_on_request(family):
     )
     return jax.tree.map(np.array, tiny_families.fast_jit(take_gradient)(params))
 
-  with_fixed_padding = gradients(padding_id=pad)
-  with_trained_padding = gradients(padding_id=pad, train_padding=True)
+  with_fixed_padding = gradients(padding_id=padding_id)
+  with_trained_padding = gradients(padding_id=padding_id, train_padding=True)
   for name in ("word", "position"):
     tables = [
       gradient["encoder"]["embeddings"][name]["embedding"]
       for gradient in (with_fixed_padding, with_trained_padding)
     ]
-    assert tables[1][pad].any()
+    assert tables[1][padding_id].any()
     if name == "word" or family == "roberta":
-      assert not tables[0][pad].any()
-      tables[0][pad] = tables[1][pad]
+      assert not tables[0][padding_id].any()
+      tables[0][padding_id] = tables[1][padding_id]
   jax.tree.map(
     np.testing.assert_array_equal, with_fixed_padding, with_trained_padding
   )

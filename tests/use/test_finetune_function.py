@@ -239,9 +239,9 @@ def test_opening_a_run_hides_the_warning_about_reading(first_run, caplog):
 
 
 def test_the_example_of_the_docstring_runs(model_path):
-  names = {"PATH": model_path}
+  variables = {"PATH": model_path}
   finder = doctest.DocTestFinder(exclude_empty=True)
-  tests = finder.find(finetune.finetune, "finetune", globs=names)
+  tests = finder.find(finetune.finetune, "finetune", globs=variables)
   assert sum(len(test.examples) for test in tests) == 7
   report = []
   for test in tests:

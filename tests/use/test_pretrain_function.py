@@ -87,9 +87,9 @@ def test_a_repeated_call_returns_the_run_and_other_texts_are_refused(
 
 
 def test_the_example_of_the_docstring_runs():
-  names = {"CONFIG": CONFIG}
+  variables = {"CONFIG": CONFIG}
   finder = doctest.DocTestFinder(exclude_empty=True)
-  tests = finder.find(pretrain.pretrain, "pretrain", globs=names)
+  tests = finder.find(pretrain.pretrain, "pretrain", globs=variables)
   assert sum(len(test.examples) for test in tests) == 6
   report = []
   for test in tests:
@@ -219,6 +219,7 @@ def test_workdir_may_contain_glob_characters(tmp_path, monkeypatch):
   def run(config, workdir, name):
     configs.append(config)
 
+  # Do not train; only keep the config.
   monkeypatch.setattr(pretrain.trained, "run", run)
   workdir = tmp_path / "run[1]*"
   bert_jax.pretrain(TEXTS, workdir=workdir, **OPTIONS)

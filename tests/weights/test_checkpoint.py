@@ -41,9 +41,9 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_loss_added_after_the_save_keeps_the_same_checkpoints(tmp_path, keep):
-  """The loss is given to `save`, or later to `add_evaluation`.
+  """Passes the loss of each step to `save`, or later to `add_evaluation`.
 
-  The same checkpoints are kept in both cases.
+  Both must keep equal checkpoints.
   """
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   records_by_name: dict[str, list] = {"with": [], "after": []}
