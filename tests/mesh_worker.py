@@ -111,14 +111,26 @@ def train(mesh, micro_batches=1, splits_update=False, **model):
   """
   objective, optimizer, schedule = make_objective_and_optimizer(mesh, **model)
   batches = [make_batch(i) for i in range(NUM_STEPS)]
-  state = init_state(objective, optimizer, mesh, 0, batches[0], splits_update)
+  state = init_state(
+    objective,
+    optimizer,
+    mesh,
+    seed=0,
+    batch=batches[0],
+    splits_update=splits_update,
+  )
   layout = checkpoint_layout(
-    objective, optimizer, mesh, batches[0], 61, splits_update
+    objective,
+    optimizer,
+    mesh,
+    batch=batches[0],
+    vocab_size=61,
+    splits_update=splits_update,
   )
   sharded_update = None
   if splits_update:
     boxed_params = jax.eval_shape(objective.init, jax.random.key(0), batches[0])
-    sharded_update = update_sharding.plan(mesh, boxed_params, 0)
+    sharded_update = update_sharding.plan(mesh, boxed_params, unroll=0)
   num_shards = {"init": count_shards(state)}
   step = jax.jit(
     steps.make_train_step(
@@ -152,7 +164,7 @@ def run_meshes(folder, report, meshes):
       if first_state is None:
         first_state = state_in_file
         with checkpoint.Checkpointer(str(folder)) as saver:
-          saver.save(NUM_STEPS, state_in_file, {}, None)
+          saver.save(NUM_STEPS, state_in_file, meta={}, heldout_loss=None)
       with checkpoint.Checkpointer(str(folder)) as saver:
         saved_state, _ = saver.restore(NUM_STEPS, layout)
       restored_state = resize_to_layout(saved_state, state)
@@ -286,7 +298,7 @@ def run_dropout(report):
     mesh = make_mesh((num_devices, 1, 1))
     sharding_of_rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     apply_dropout = jax.jit(
-      lambda x: layers.dropout(x, 0.5, jax.random.key(0)),
+      lambda x: layers.dropout(x, rate=0.5, key=jax.random.key(0)),
       out_shardings=sharding_of_rows,
     )
     output = apply_dropout(jax.device_put(jnp.ones((8, 16)), sharding_of_rows))
@@ -294,7 +306,7 @@ def run_dropout(report):
       np.asarray(shard.data).tobytes() for shard in output.addressable_shards
     }
     expected_output = np.asarray(
-      layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
+      layers.dropout(jnp.ones((8, 16)), rate=0.5, key=jax.random.key(0))
     )
     is_same_mask = bool((np.asarray(output) == expected_output).all())
     report["dropout"][str(num_devices)] = {
@@ -337,10 +349,10 @@ def run_evaluation(report):
             step,
             objective.coefficients,
             state,
-            {},
-            TenExamples(),
-            batch_size,
-            mesh,
+            teacher_params={},
+            heldout=TenExamples(),
+            batch_size=batch_size,
+            mesh=mesh,
           )
           name = f"{num_devices} devices, batch {batch_size}"
           report["evaluation"][name] = means["accuracy"]

@@ -61,7 +61,10 @@ def in_folder(read):
     ("vocab.json", open_vocabulary.load),
     ("progress.json", in_folder(writer.read_progress)),
     ("a.jsonl", lambda path: list(tables.jsonl_records(path))),
-    ("a.jsonl", lambda p: list(sources.read_file(p, "jsonl", "strict"))),
+    (
+      "a.jsonl",
+      lambda p: list(sources.read_file(p, format="jsonl", errors="strict")),
+    ),
   ],
 )
 def test_the_error_of_bad_json_names_the_file(tmp_path, name, read, text):

@@ -165,6 +165,11 @@ def write_run(path, folder):
     (path / file).write_bytes(content)
   with checkpoint.Checkpointer(str(path)) as saver:
     params = model_folder.unflatten(arrays)
-    saver.save(3, TrainState(jnp.int32(3), params, {}, {}), meta, None)
+    saver.save(
+      3,
+      TrainState(step=jnp.int32(3), params=params, opt_state={}, carry={}),
+      meta=meta,
+      heldout_loss=None,
+    )
     saver.wait()
   return str(path)

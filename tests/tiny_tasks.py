@@ -81,7 +81,9 @@ def write_fine_tuned(path, kind, **options):
   task = TASKS[kind]
   from bert_jax.models import bert
 
-  head = task_heads.head_options(kind, bert.POOLING, len(task.labels), None)
+  head = task_heads.head_options(
+    kind, bert.POOLING, num_labels=len(task.labels), dropout=None
+  )
   labels = [*task.labels] if kind in ("classification", "tagging") else None
   if kind == "regression":
     labels = ["LABEL_0"]

@@ -16,7 +16,9 @@ MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("a", "n")]
 
 
 def bert_vocabulary(words, rules="huggingface", lower_case=True):
-  return wordpiece.build(SPECIAL_LIST + words.split(), lower_case, "v", rules)
+  return wordpiece.build(
+    SPECIAL_LIST + words.split(), lower_case=lower_case, source="v", rules=rules
+  )
 
 
 def roberta_vocabulary(**options):

@@ -49,7 +49,9 @@ def measure_reading(path, format: str) -> tuple[int, int, int]:
   tracemalloc.start()
   try:
     num_chars = longest_length = 0
-    for raw_document in sources.read_file(str(path), format, "strict"):
+    for raw_document in sources.read_file(
+      str(path), format=format, errors="strict"
+    ):
       num_chars += len(raw_document.text)
       longest_length = max(longest_length, len(raw_document.text))
     return num_chars, longest_length, tracemalloc.get_traced_memory()[1]

@@ -210,7 +210,9 @@ def test_only_settings_that_compiled_are_suggested(monkeypatch):
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
-  suggestion = suggestions.find_suggestion(SMALL_CONFIG, 1, REPORT_OF_PHASE)
+  suggestion = suggestions.find_suggestion(
+    SMALL_CONFIG, phase_index=1, report=REPORT_OF_PHASE
+  )
   # 28 bytes of temporaries do not fit into 16 - 4 - 1 bytes, so the rows are
   # divided by at least 4. A device has 16 rows, so the factors 4, 8 and 16 are
   # tried, and then remat. Each factor multiplies micro_scale, which is 2 in
@@ -232,7 +234,9 @@ def test_a_larger_slice_is_suggested_for_a_state_that_is_too_large(monkeypatch):
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
   suggestion = suggestions.find_suggestion(
-    SMALL_CONFIG, 0, REPORT_OF_PHASE | dict(arguments_bytes=16)
+    SMALL_CONFIG,
+    phase_index=0,
+    report=REPORT_OF_PHASE | dict(arguments_bytes=16),
   )
   assert tried_settings[0] == dict(
     micro=1, remat=False, fsdp=16, topology="v5e:4x4"
@@ -246,7 +250,9 @@ def test_a_larger_slice_is_suggested_for_a_state_that_is_too_large(monkeypatch):
 
 def test_nothing_is_suggested_if_nothing_fits(monkeypatch):
   tried_settings = replace_compiler(monkeypatch, lambda **_: False)
-  suggestion = suggestions.find_suggestion(SMALL_CONFIG, 0, REPORT_OF_PHASE)
+  suggestion = suggestions.find_suggestion(
+    SMALL_CONFIG, phase_index=0, report=REPORT_OF_PHASE
+  )
   assert (
     len(tried_settings) == len(suggestion["tried"]) == suggestions.MAX_TRIALS
   )
@@ -262,11 +268,11 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
 
   monkeypatch.setattr(isolated, "run_in_process", crash)
   config = SMALL_CONFIG | dict(model=dict(remat=True))
-  report = topologies.compile_step(config, 1, "v5e:4x4")
+  report = topologies.compile_step(config, phase_index=1, slice_name="v5e:4x4")
   assert report["fits"] is None
   assert report["crashed"] == "segmentation fault"
   tried_settings = replace_compiler(monkeypatch, lambda **_: True)
-  suggestion = suggestions.find_suggestion(config, 1, report)
+  suggestion = suggestions.find_suggestion(config, phase_index=1, report=report)
   assert suggestion["offer"] == "--config.model.remat=False"
   assert len(tried_settings) == 1
 

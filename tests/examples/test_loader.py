@@ -206,7 +206,7 @@ def test_masks_differ_in_every_epoch_but_not_in_a_second_run():
 
 def test_an_epoch_reads_every_chunk_once():
   corpus = random_corpus()
-  bounds = streams.shard_bounds(corpus, 100)
+  bounds = streams.shard_bounds(corpus, shard_tokens=100)
   assert bounds[0] == 0 and bounds[-1] == 40 and len(bounds) > 10
   stream = make_stream()
   for _ in range(2):
@@ -224,8 +224,8 @@ def test_an_epoch_reads_every_chunk_once():
 
 def test_one_giant_document_is_one_shard():
   corpus = corpus_from_documents([[[9] * 5] * 1000, [[8] * 5]])
-  assert streams.shard_bounds(corpus, 100).tolist() == [0, 1, 2]
-  assert streams.shard_bounds(corpus, 2**24).tolist() == [0, 2]
+  assert streams.shard_bounds(corpus, shard_tokens=100).tolist() == [0, 1, 2]
+  assert streams.shard_bounds(corpus, shard_tokens=2**24).tolist() == [0, 2]
 
 
 def test_a_mixture_has_exact_shares_and_restarts():
@@ -249,7 +249,7 @@ def test_a_mixture_has_exact_shares_and_restarts():
     )
   for first_row in (4090, 17, 0):
     new_mixture = streams.Mixture(
-      [make_stream(name=name) for name in names], [5, 3, 2], 1
+      [make_stream(name=name) for name in names], [5, 3, 2], seed=1
     )
     expected_batch = {
       key: array[first_row : first_row + 30]
@@ -257,7 +257,7 @@ def test_a_mixture_has_exact_shares_and_restarts():
     }
     assert equal_batches(new_mixture.read(first_row, 30), expected_batch)
   restarted_mixture = streams.Mixture(
-    [make_stream(name=name) for name in names], [5, 3, 2], 1
+    [make_stream(name=name) for name in names], [5, 3, 2], seed=1
   )
   mixture.read(4000, 96)
   restarted_mixture.restore(mixture.position())
@@ -269,7 +269,7 @@ def test_a_mixture_has_exact_shares_and_restarts():
 @pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
 def test_bad_mixture_weights_are_refused(weights):
   with pytest.raises(ValueError, match="mixture weights"):
-    streams.Mixture([make_stream(), make_stream()], weights, 0)
+    streams.Mixture([make_stream(), make_stream()], weights, seed=0)
 
 
 def test_a_mixture_of_different_batches_is_refused():
@@ -277,14 +277,14 @@ def test_a_mixture_of_different_batches_is_refused():
     random_corpus(), make_recipe(length=32), seed=0
   )
   with pytest.raises(ValueError, match="different batches"):
-    streams.Mixture([make_stream(), longer_stream], [1, 1], 0)
+    streams.Mixture([make_stream(), longer_stream], [1, 1], seed=0)
 
 
 def test_a_held_out_subset_has_rows_of_the_full_set():
   corpus = random_corpus()
-  full_set = loader.make_heldout(corpus, make_recipe(), None)
+  full_set = loader.make_heldout(corpus, make_recipe(), limit=None)
   full_batch = full_set.read(0, len(full_set))
-  subset = loader.make_heldout(corpus, make_recipe(), 20)
+  subset = loader.make_heldout(corpus, make_recipe(), limit=20)
   assert len(subset) == 20 < len(full_set)
   batch = subset.read(0, 20)
   # The rows and their masks are equal to those of the full set.
@@ -305,7 +305,7 @@ def test_a_held_out_subset_has_rows_of_the_full_set():
   assert not any(array.any() for array in rows_after_end.values())
   assert rows_after_end.keys() == batch.keys()
   with pytest.raises(ValueError, match="limit .* is 0"):
-    loader.make_heldout(corpus, make_recipe(), 0)
+    loader.make_heldout(corpus, make_recipe(), limit=0)
 
 
 def test_the_shares_of_hosts_join_to_the_full_batch():

@@ -76,10 +76,10 @@ def test_the_number_of_masks_is_rounded():
 def test_electra_rounds_in_single_precision():
   """The expected numbers are from tf.round(tf.cast(n, tf.float32) * 0.15)."""
   lengths = np.arange(2, 513)
-  mask_options = masking.MaskOptions(99, count="round_single")
+  mask_options = masking.MaskOptions(max_predictions=99, count="round_single")
   counts = masking.count_masks(lengths, lengths - 2, mask_options)
   bert_counts = masking.count_masks(
-    lengths, lengths - 2, masking.MaskOptions(99)
+    lengths, lengths - 2, masking.MaskOptions(max_predictions=99)
   )
   is_different = counts != bert_counts
   assert lengths[is_different].tolist() == [190, 350, 390]

@@ -84,7 +84,7 @@ def make_text():
     "text",
     lambda: iter(records),
     None,
-    wordpiece.build(pieces, True, "v"),
+    wordpiece.build(pieces, lower_case=True, source="v"),
     heldout=0.0,
     language="en",
     group_size=16,
@@ -171,4 +171,4 @@ def test_streams_with_different_rows_are_not_mixed(folder):
     for max_sequences in (1, 4)
   )
   with pytest.raises(ValueError, match="different batches"):
-    Mixture([unpacked_data.source, packed_data.source], [1, 1], 0)
+    Mixture([unpacked_data.source, packed_data.source], [1, 1], seed=0)

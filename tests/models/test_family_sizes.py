@@ -147,7 +147,7 @@ def test_the_rules_name_exactly_the_axes_that_models_use(monkeypatch):
   monkeypatch.setattr(nn, "with_logical_constraint", record)
   for name, family in models.FAMILIES.items():
     encoder = family.build(next(iter(family.VARIANTS)))
-    task = task_heads.SequenceClassifier(encoder, family.POOLING, 2)
+    task = task_heads.SequenceClassifier(encoder, family.POOLING, num_labels=2)
     for module in (family.ForPreTraining(encoder), task):
       for names in axes_by_name(param_shapes(module, BATCH_SHAPES)).values():
         used_axes.update(names)

@@ -135,14 +135,16 @@ def test_each_high_dropout_bit_is_random():
 def test_dropout_scales_and_its_gradient_uses_the_same_bits():
   x = jax.random.normal(jax.random.key(3), (8, 16, 32))
   key = jax.random.key(4)
-  y = layers.dropout(x, 0.25, key)
+  y = layers.dropout(x, rate=0.25, key=key)
   is_kept = np.asarray(y) != 0
   np.testing.assert_allclose(y, np.where(is_kept, x / 0.75, 0), rtol=1e-6)
-  gradient = jax.grad(lambda x: (layers.dropout(x, 0.25, key) * 3).sum())(x)
+  gradient = jax.grad(
+    lambda x: (layers.dropout(x, rate=0.25, key=key) * 3).sum()
+  )(x)
   np.testing.assert_allclose(gradient, np.where(is_kept, 4.0, 0.0), rtol=1e-6)
-  assert layers.dropout(x, 0.0, key) is x
+  assert layers.dropout(x, rate=0.0, key=key) is x
   with pytest.raises(ValueError, match="1.0"):
-    layers.dropout(x, 1.0, key)
+    layers.dropout(x, rate=1.0, key=key)
 
 
 def test_a_slice_has_the_dropout_bits_of_the_full_array():

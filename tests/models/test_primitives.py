@@ -34,7 +34,7 @@ def saved_shapes(function, *arguments):
 
 
 def apply_dropout(x):
-  return primitives.dropout(x, SEED, 0.25)
+  return primitives.dropout(x, SEED, rate=0.25)
 
 
 def multiply(a, b):
@@ -65,7 +65,7 @@ def test_vmap_of_dropout_equals_single_calls(x_axis, seed_axis):
     seed_of_index = seeds.__getitem__
 
   def apply_with_seed(x, seed):
-    return primitives.dropout(x, seed, 0.25)
+    return primitives.dropout(x, seed, rate=0.25)
 
   def sum_of_squares(x, seeds):
     return (jax.vmap(apply_with_seed, (x_axis, seed_axis))(x, seeds) ** 2).sum()

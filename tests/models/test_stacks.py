@@ -90,7 +90,7 @@ def test_unrolled_layers_do_not_stack_their_saved_arrays():
   """Arrays that layers save for the gradient are not copied into one array."""
   stacked_arrays_by_unroll = {}
   for unroll in (1, NUM_LAYERS):
-    module = build_shared(groups=1, unroll=unroll)
+    module = build_shared(num_groups=1, unroll=unroll)
 
     def loss(params, module=module):
       return module.apply(
@@ -150,7 +150,7 @@ def test_shared_layers_run_at_any_depth():
   """
   params = shared_parameters(1)
   deep_states = hidden_states(build_encoder("albert", num_layers=6), params)
-  usual_states = hidden_states(build_shared(groups=1), params)
+  usual_states = hidden_states(build_shared(num_groups=1), params)
   shallow_states = hidden_states(
     build_encoder("albert", num_layers=1, unroll=NUM_LAYERS), params
   )
@@ -204,7 +204,7 @@ def test_dropout_comes_before_the_residual_sum():
   output, output_copy = layer.apply(
     variables, x, y, bias, train=True, rngs=dropout_rngs(0)
   )
-  dropout_output = np.asarray(layers.dropout(y + bias, 0.5, key))
+  dropout_output = np.asarray(layers.dropout(y + bias, rate=0.5, key=key))
   assert 0.3 < (dropout_output == 0).mean() < 0.7
   total = x + dropout_output
   total -= total.mean(-1, keepdims=True)
@@ -229,7 +229,7 @@ def test_an_albert_without_dropout_has_dropout_before_its_classifier():
     rate for name, rate in rates.items() if name not in names_with_dropout
   }
   assert other_rates == {(0.0, 0.0)}
-  assert heads.Pooling("tanh", dropout=0.1) == albert.POOLING
+  assert heads.Pooling(activation="tanh", dropout=0.1) == albert.POOLING
   module = build_encoder("albert", dropout=0.0, attention_dropout=0.0)
   np.testing.assert_array_equal(
     *(
@@ -237,7 +237,7 @@ def test_an_albert_without_dropout_has_dropout_before_its_classifier():
       for seed in (0, 1)
     )
   )
-  model = task_heads.SequenceClassifier(module, albert.POOLING, 3)
+  model = task_heads.SequenceClassifier(module, albert.POOLING, num_labels=3)
   params = random_params(model, {"input_ids": IDS})
   run = fast_jit(functools.partial(model.apply, train=True))
   logits, other_logits = (

@@ -63,16 +63,21 @@ def family_pooling(name):
 
 def test_the_pooling_of_each_family_is_as_published():
   assert {name: family.POOLING for name, family in models.FAMILIES.items()} == {
-    "bert": heads.Pooling("tanh"),
-    "roberta": heads.Pooling("tanh", input_dropout=True, dropout=0.0),
-    "albert": heads.Pooling("tanh"),
-    "electra": heads.Pooling(None),
-    "distilbert": heads.Pooling("relu", dropout=0.2),
-    "tinybert": heads.Pooling("tanh"),
-    "gpt": heads.Pooling(None, last=True),
+    "bert": heads.Pooling(activation="tanh"),
+    "roberta": heads.Pooling(
+      activation="tanh", input_dropout=True, dropout=0.0
+    ),
+    "albert": heads.Pooling(activation="tanh"),
+    "electra": heads.Pooling(activation=None),
+    "distilbert": heads.Pooling(activation="relu", dropout=0.2),
+    "tinybert": heads.Pooling(activation="tanh"),
+    "gpt": heads.Pooling(activation=None, last=True),
   }
-  assert heads.Pooling("tanh").dropout == 0.1
-  assert heads.Pooling("gelu", input_dropout=True) == electra.DENSE_POOLING
+  assert heads.Pooling(activation="tanh").dropout == 0.1
+  assert (
+    heads.Pooling(activation="gelu", input_dropout=True)
+    == electra.DENSE_POOLING
+  )
 
 
 def test_the_objective_and_pooler_of_each_family_are_as_published():
@@ -176,7 +181,7 @@ def test_each_choice_has_its_own_logit(name):
 
 def test_choices_need_one_label():
   model = task_heads.SequenceClassifier(
-    build_encoder("bert"), family_pooling("bert"), 4
+    build_encoder("bert"), family_pooling("bert"), num_labels=4
   )
   batch = {"input_ids": np.ones((2, 4, 8), np.int32)}
   with pytest.raises(ValueError, match="num_labels must be 1, not 4"):
@@ -190,22 +195,22 @@ def test_dropout_of_heads_acts_in_training_only():
     "bert", num_layers=1, dropout=0.0, attention_dropout=0.0
   )
   pooling_without_dropout = heads.Pooling(
-    "tanh", dropout=0.0, input_dropout=True
+    activation="tanh", dropout=0.0, input_dropout=True
   )
   for model, has_dropout in (
     (
       task_heads.SequenceClassifier(
-        encoder_without_dropout, heads.Pooling(None), 2
+        encoder_without_dropout, heads.Pooling(activation=None), num_labels=2
       ),
       True,
     ),
     (
       task_heads.SequenceClassifier(
-        encoder_without_dropout, pooling_without_dropout, 2
+        encoder_without_dropout, pooling_without_dropout, num_labels=2
       ),
       False,
     ),
-    (task_heads.TokenClassifier(encoder_without_dropout, 3), True),
+    (task_heads.TokenClassifier(encoder_without_dropout, num_labels=3), True),
     (task_heads.SpanClassifier(encoder_without_dropout), False),
   ):
     params = random_params(model, batch)
@@ -231,7 +236,10 @@ def test_the_head_of_roberta_has_dropout_before_its_dense_layer():
   hidden = np.ones((1, 2, 64), np.float32)
   positions = np.zeros((1, 1), np.int32)
   pooler = heads.Pooler(
-    jnp.dtype("float32"), jax.nn.initializers.ones, "relu", dropout=0.5
+    dtype=jnp.dtype("float32"),
+    kernel_init=jax.nn.initializers.ones,
+    activation="relu",
+    dropout=0.5,
   )
   params = {"dense": {"kernel": np.eye(64), "bias": np.zeros(64)}}
   rngs = {"dropout": jax.random.key(0)}
@@ -312,7 +320,9 @@ def test_the_encoder_of_electra_can_be_the_discriminator():
   )
   assert hidden.shape == (2, 8, HIDDEN)
   rtd = electra.TokenDiscriminator(
-    "gelu", jnp.dtype("float32"), jax.nn.initializers.ones
+    activation="gelu",
+    dtype=jnp.dtype("float32"),
+    kernel_init=jax.nn.initializers.ones,
   )
   logits = rtd.apply({"params": params["rtd"]}, hidden)
   expected = module.apply({"params": params}, batch, method="discriminate")

@@ -284,7 +284,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(may_lack_answer):
     # The first entry of a beam has the logit of no answer.
     beams.append(np.array([[0, 0, rng.normal(), 0], *spans]))
   expected_answers = predictions.answer_questions(
-    rows, independent_logits, examples, False, rules
+    rows, independent_logits, examples, may_lack_answer=False, rules=rules
   )
   answers = predictions.answer_questions(
     rows, beams, examples, may_lack_answer, rules
@@ -306,7 +306,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(may_lack_answer):
   if may_lack_answer:
     strict_rules = rules._replace(threshold=-99.0)
     answers = predictions.answer_questions(
-      rows, beams, examples, True, strict_rules
+      rows, beams, examples, may_lack_answer=True, rules=strict_rules
     )
     assert {answer["text"] for answer in answers} == {""}
 
@@ -446,8 +446,10 @@ def test_evaluate_predict_and_the_exported_file_agree(fine_tuned_run, tmp_path):
   config, run = fine_tuned_run
   folder = batches.open_folder(config["data"]["path"])
   split = batches.open_split(folder, "validation")
-  predictor = predict.open_predictor(run, 5, max_length=20, no_answer=True)
-  outputs = predict.predict_split(predictor, split, "task")
+  predictor = predict.open_predictor(
+    run, batch_size=5, max_length=20, no_answer=True
+  )
+  outputs = predict.predict_split(predictor, split, data_path="task")
   scores = metrics.evaluate(split.task, outputs, split.examples)
   assert scores["exact"] == heldout_rows(run)[-1]["exact"]
   examples = make_questions()

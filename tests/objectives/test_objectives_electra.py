@@ -124,8 +124,8 @@ def test_vectors_added_to_the_word_table_change_no_sample():
   padded_logits = jnp.concatenate([logits, added_logits], axis=-1)
   for key in map(jax.random.key, range(3)):
     np.testing.assert_array_equal(
-      objective_lib.sample(logits, key, 1.0),
-      objective_lib.sample(padded_logits, key, 1.0),
+      objective_lib.sample(logits, key, temperature=1.0),
+      objective_lib.sample(padded_logits, key, temperature=1.0),
     )
 
 
@@ -142,7 +142,9 @@ def test_sums_agree_with_numpy(params):
   apply = fast_jit(module.apply, static_argnames="method")
   logits = apply({"params": params}, batch, method="generate")
   _, _, sample_key = jax.random.split(key, 3)
-  samples = np.asarray(objective_lib.sample(logits, sample_key, 1.0))
+  samples = np.asarray(
+    objective_lib.sample(logits, sample_key, temperature=1.0)
+  )
 
   sampled_input, is_replaced = (
     original_ids.copy(),
@@ -201,7 +203,7 @@ def test_discriminator_gives_the_generator_no_gradient(params):
     batch[key]
     for key in ("input_ids", "mlm_positions", "mlm_ids", "mlm_weights")
   )
-  samples = objective_lib.sample(logits, sample_key, 1.0)
+  samples = objective_lib.sample(logits, sample_key, temperature=1.0)
   sampled_input = objective_lib.write_ids(ids, positions, samples, slot_weights)
   is_replaced = sampled_input != objective_lib.write_ids(
     ids, positions, original_ids, slot_weights

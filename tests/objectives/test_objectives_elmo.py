@@ -424,7 +424,9 @@ def test_a_step_changes_every_parameter():
   params = random_like(jax.eval_shape(objective.init, jax.random.key(0), batch))
   carry = nn.unbox(objective.init_carry(batch))
   state = TrainState(jnp.int32(0), params, optimizer.init(params), carry)
-  step = fast_jit(steps.make_train_step(objective, optimizer, schedule, 1))
+  step = fast_jit(
+    steps.make_train_step(objective, optimizer, schedule, num_micro_batches=1)
+  )
   next_state, metrics = step(state, {}, batch, jax.random.key(0))
   is_changed = jax.tree.map(
     lambda a, b: bool((a != b).any()), params, next_state.params

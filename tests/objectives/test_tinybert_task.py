@@ -45,7 +45,7 @@ def build_objective(
 
 
 def build_module(build_encoder, sizes, kind):
-  head = task_heads.head_options(kind, bert.POOLING, 3, None)
+  head = task_heads.head_options(kind, bert.POOLING, num_labels=3, dropout=None)
   return task_heads.build(
     task_heads.TASK_BY_KIND[kind], build_encoder(**sizes), head
   )
@@ -104,7 +104,7 @@ def models_by_kind(batch):
 def layer_stage_params(batch, models_by_kind):
   """Returns the student's and the teacher's parameters in stage "layers"."""
   student = tinybert.ForDistillation(
-    tinybert.build(**STUDENT_OPTIONS), 12, "shared"
+    tinybert.build(**STUDENT_OPTIONS), width=12, maps="shared"
   )
   teacher_params = {
     "encoder": models_by_kind["classification"][1][1]["encoder"]
