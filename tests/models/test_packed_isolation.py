@@ -97,6 +97,8 @@ def loss_sums(case, params, batch, shift=0.0):
 
   objective = make_objective_and_batches(case)[0]
   with nn.intercept_methods(add):
+    # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+    # random key, and whether the model trains.
     sums, _ = objective.loss(params, {}, {}, batch, jax.random.key(0), False)
   return {name: sums[name] for name in objective.coefficients}
 

@@ -67,6 +67,8 @@ def model_params(batch):
 
 def measure(objective, params, teacher_params, batch, train=False):
   loss = fast_jit(objective.loss, static_argnums=5)
+  # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+  # random key, and whether the model trains.
   sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), train)
   return {name: float(total) for name, total in sums.items()}
 

@@ -133,6 +133,8 @@ def test_sums_agree_with_numpy(params):
   batch, original_ids = make_batch()
   objective = build_objective()
   key = jax.random.key(7)
+  # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+  # random key, and whether the model trains.
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, key, False
   )

@@ -89,6 +89,8 @@ def test_the_loss_agrees_with_numpy(full_softmax_case):
   The loss of training is the mean of the two directions.
   """
   objective, params, batch, loss = full_softmax_case
+  # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+  # random key, and whether the model trains.
   sums, carry = loss(params, {}, {}, batch, jax.random.key(0), False)
   assert carry == {}
   encoder = elmo.build(

@@ -73,6 +73,8 @@ def test_the_loss_in_chunks_is_the_full_loss(
     ).sum(), num_right.sum()
 
   def loss_in_chunks(params):
+    # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+    # random key, and whether the model trains.
     sums, carry = objective.loss(params, {}, {}, batch, None, False)
     assert carry == {}
     return sums["lm_loss"], sums["lm_accuracy"]

@@ -90,6 +90,8 @@ def test_the_loss_of_sentence_order_sums_over_packed_pairs():
   batch = make_batch()
   objective = objectives.build("mlm", ALBERT_OPTIONS, {"pair_name": "sop"})
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
+  # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+  # random key, and whether the model trains.
   sums, _ = fast_jit(objective.loss, static_argnums=5)(
     params, {}, {}, batch, jax.random.key(0), False
   )

@@ -80,6 +80,8 @@ def objective_and_loss(has_teacher_sizes=False, **options):
 
 def loss_sums(objective_and_jitted_loss, params, teacher_params, batch):
   _, loss = objective_and_jitted_loss
+  # A loss takes: parameters, a teacher's parameters, the carry, a batch, a
+  # random key, and whether the model trains.
   sums, _ = loss(params, teacher_params, {}, batch, jax.random.key(0), False)
   return {name: float(total) for name, total in sums.items()}
 
