@@ -5,8 +5,9 @@
 
 The docstring of a file has a table of its names with paper, hardware, cost and
 scores. `get_config(name)` returns a complete `ml_collections.ConfigDict`. A
-flag --config.KEY=VALUE changes the value of any key. Your own config file
-can import parts of these configs:
+flag --config.KEY=VALUE changes the value of any key. This folder is installed
+as `bert_jax.configs`, so your own config file can import parts of these
+configs:
 
   from bert_jax.configs.common import PRETRAIN, merge
 """

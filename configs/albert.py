@@ -43,6 +43,7 @@ Command:
 For TPU slices and several hosts, see docs/hosts.md and docs/tpu.md.
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import (
   MASKED,
   PRETRAIN,

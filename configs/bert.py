@@ -44,6 +44,7 @@ For cased text, prepare the text with --no-lower-case and a cased vocabulary,
   --config.micro_batches=N. For TPU slices and several hosts, see docs/hosts.md.
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import (
   MASKED,
   PRETRAIN,

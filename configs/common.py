@@ -95,11 +95,13 @@ TASK = dict(
   evaluate=dict(every=unset(int)),  # once an epoch
   checkpoint=dict(every=unset(int), keep=1, keep_best=1),
 )
-# The next three are published settings of other families for tasks.
-FAIRSEQ = dict(  # RoBERTa
+# The next three sections change `TASK` to the published settings of other
+# families. `FAIRSEQ` is for RoBERTa.
+FAIRSEQ = dict(
   optimizer=dict(name="adamw_fairseq", b2=0.98, weight_decay=0.1, clip_norm=0.0)
 )
-# ELECTRA small and base; large has peak=5e-5 and layer_decay=0.9.
+# `ELECTRA` is for the sizes small and base; large has peak=5e-5 and
+# layer_decay=0.9.
 ELECTRA = dict(
   schedule=dict(name="electra", peak=1e-4), optimizer=dict(layer_decay=0.8)
 )

@@ -42,6 +42,7 @@ docs/distillation.md describes the teacher. Command:
     --config.teacher.path=BERT_BASE
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 

@@ -27,6 +27,7 @@ Command:
     --workdir runs/elmo_original --config.data.path=data/1b
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 
@@ -45,14 +46,14 @@ FAMILY_SETTINGS = PRETRAIN | dict(
   objective=dict(name="elmo"),
   data=dict(path="", builder="elmo", cased=True),
 )
-STREAMS = 384
-WORDS = 20
+NUM_STREAMS = 384
+WORDS_PER_ROW = 20
 ORIGINAL = dict(
-  total_steps=10 * (768_648_884 // (STREAMS * WORDS)),  # 10 epochs
-  batch_size=STREAMS,
+  total_steps=10 * (768_648_884 // (NUM_STREAMS * WORDS_PER_ROW)),  # 10 epochs
+  batch_size=NUM_STREAMS,
   model=dict(variant="original", hidden=512, cell=4096, highways=2),
   objective=dict(negatives=8192, stateful=True),
-  data=dict(length=WORDS, streams=STREAMS),
+  data=dict(length=WORDS_PER_ROW, streams=NUM_STREAMS),
   schedule=dict(name="constant", peak=0.2, warmup=0.0),
   evaluate=dict(examples=4096),
   checkpoint=dict(every=10_000),

@@ -3,11 +3,12 @@ r"""GLUE. `mrpc` has BERT's settings for this task, `mrpc,roberta` RoBERTa's.
 Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs and
   dropout 0.1. The paper tries the peak learning rates 5e-5, 4e-5, 3e-5 and 2e-5
   and takes the best on the development set; here the rate is 2e-5. The
-  optimizer is Adam. The warm-up takes 10% of the steps, the decay counts from
-  step 0, the clipping norm is 1.0, and weight decay is 0.01
-  (google-research/bert run_classifier.py, optimization.py). One thing differs:
-  Adam's bias is corrected, because then fewer runs on small sets fail (Mosbach
-  et al. 2021). The released program does not correct it; for this, add
+  optimizer is Adam. The warm-up takes 10% of the steps. The learning rate
+  decays as if from step 0, so it jumps down at the end of the warm-up. The
+  clipping norm is 1.0, and weight decay is 0.01 (google-research/bert
+  run_classifier.py, optimization.py). One thing differs: Adam's bias is
+  corrected, because then fewer runs on small sets fail (Mosbach et al. 2021).
+  The released program does not correct it; for this, add
   --config.optimizer.name=adamw_bert.
 
   name  question (paper)                                         metric
@@ -30,8 +31,9 @@ Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs and
   large     60.5  86.7/85.9  89.3  92.7  72.1  70.1  94.9  86.5
 
 Rows are cut to 128 tokens. In mnli, qnli, qqp and sst2, a batch has rows of
-similar length, which is faster. In the other tasks, rows are shuffled. For
-rows of similar length in these tasks too, add --config.data.group=True.
+similar length, which is faster. In the other tasks, a batch has random rows.
+For rows of similar length in the other tasks too, add
+--config.data.group=True.
 
 The settings of other families are in the tables below this text, with these
 sources:
@@ -45,8 +47,9 @@ sources:
   gpt1     Radford et al. 2018, section 4.1; openai/finetune-transformer-lm
     train.py
 
-Command (TRAIN and DEV are the original files; mnli has two development files:
---input validation_matched=DEV --input validation_mismatched=DEV2):
+Command (TRAIN and DEV are the original files, and PRETRAINED is a model's
+folder; mnli has two development files: --input validation_matched=DEV --input
+validation_mismatched=DEV2):
   bert_jax prepare-task --task mrpc --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/glue.py:mrpc --workdir runs/mrpc \
@@ -55,6 +58,7 @@ Command (TRAIN and DEV are the original files; mnli has two development files:
 
 from typing import Any
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import (
   ELECTRA,
   FAIRSEQ,
@@ -66,7 +70,7 @@ from bert_jax.configs.common import (
 )
 from ml_collections import ConfigDict
 
-# Task -> (steps between two log lines, whether the rows of a batch have similar
+# Task -> (steps between two log lines, True if the rows of a batch have similar
 # lengths).
 TASKS = {
   "cola": (50, False),
@@ -135,13 +139,14 @@ SETTINGS_OF_FAMILIES = {
 def get_config(name: str = "mrpc") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
   task, _, family = name.partition(",")
-  log_steps, group = TASKS[check_name(task, TASKS)]
+  log_steps, groups_by_length = TASKS[check_name(task, TASKS)]
   changes: dict[str, Any] = dict(
-    data=dict(group=group), log=dict(every=log_steps)
+    data=dict(group=groups_by_length), log=dict(every=log_steps)
   )
   if task == "mnli":
     changes["data"]["validation"] = "validation_matched,validation_mismatched"
+  # `TASK` has the settings of Devlin et al. 2019, section 4.1.
   if not family:
     return merge(TASK, changes)
-  settings_of = SETTINGS_OF_FAMILIES[check_name(family, SETTINGS_OF_FAMILIES)]
-  return merge(TASK, changes, *settings_of(task))
+  make_settings = SETTINGS_OF_FAMILIES[check_name(family, SETTINGS_OF_FAMILIES)]
+  return merge(TASK, changes, *make_settings(task))

@@ -33,6 +33,7 @@ Command:
 For TPU slices and several hosts, see docs/hosts.md and docs/tpu.md.
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import PRETRAIN, check_name, merge, steps_and_peak
 from ml_collections import ConfigDict
 

@@ -18,6 +18,7 @@ The config quickstart:sentences has no pairs of sentences. Its rows are
   config for a model that has no head for pairs.
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.bert import PAIR_ROWS
 from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge
 from bert_jax.configs.small import CPU

@@ -37,6 +37,7 @@ Command:
 For TPU slices and several hosts, see docs/hosts.md and docs/tpu.md.
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import MASKED, PRETRAIN, check_name, merge, unset
 from ml_collections import ConfigDict
 

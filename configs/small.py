@@ -98,6 +98,7 @@ needs; for elmo_gpu it is made with --tokenizer words --size 32000:
 
 from typing import Any
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs import (
   albert,
   distilbert,
@@ -177,8 +178,8 @@ LSTM_SETTINGS = dict(
   data=dict(streams=0),
 )
 
-# Name -> (the settings that are merged before those of CPU or GPU, the settings
-# that are merged after them, which win).
+# Name -> (the sections that are merged before `CPU` or `GPU`, the sections that
+# are merged after it and override it).
 CONFIG_PARTS = {
   "albert_cpu": (
     (*MASKED_ROWS, albert.FAMILY_SETTINGS),

@@ -10,10 +10,10 @@ squad2 (Rajpurkar et al. 2018), which also has questions without an answer: the
   a batch. The span at [CLS] stands for no answer.
 Both have rows of 384 tokens, a window every 128 tokens, questions of up to 64
   tokens and answers of up to 30 tokens (google-research/bert run_squad.py). The
-  warm-up takes 10% of the steps, the decay counts from step 0, the clipping
-  norm is 1.0, and weight decay is 0.01. Adam's bias is corrected. The released
-  program does not correct it; for this, add
-  --config.optimizer.name=adamw_bert.
+  warm-up takes 10% of the steps. The learning rate decays as if from step 0, so
+  it jumps down at the end of the warm-up. The clipping norm is 1.0, and weight
+  decay is 0.01. Adam's bias is corrected. The released program does not correct
+  it; for this, add --config.optimizer.name=adamw_bert.
 
   EM / F1 of BERT on the development set, in % (Devlin et al. 2019):
   name               base         large       source
@@ -28,13 +28,15 @@ Names of other families, for example `squad,roberta`:
     small and base, with rows of 512 tokens. The head is ELECTRA's. In
     squad2, this head has a classifier for unanswerable questions.
 
-Command (TRAIN and DEV are the original files):
+Command (TRAIN and DEV are the original files, and PRETRAINED is a model's
+folder):
   bert_jax prepare-task --task squad --input train=TRAIN \
     --input validation=DEV --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/squad.py:squad --workdir runs/squad \
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.common import (
   ELECTRA,
   TASK,
@@ -44,12 +46,15 @@ from bert_jax.configs.common import (
 )
 from ml_collections import ConfigDict
 
-WINDOWS = dict(
+SETTINGS_OF_BOTH = dict(
   data=dict(buckets=(128, 192, 256, 320, 384)),
   schedule=dict(peak=5e-5),
   log=dict(every=100),
 )
-VERSIONS = {"squad": {}, "squad2": dict(batch_size=48, data=dict(epochs=2.0))}
+SETTINGS_BY_VERSION = {
+  "squad": {},
+  "squad2": dict(batch_size=48, data=dict(epochs=2.0)),
+}
 _ROBERTA = dict(
   batch_size=48,
   data=dict(epochs=2.0),
@@ -72,6 +77,9 @@ SETTINGS_OF_FAMILIES = {
 
 def get_config(name: str = "squad") -> ConfigDict:
   """Returns the config with this name; ValueError if there is none."""
-  check_name(name, [*VERSIONS, *SETTINGS_OF_FAMILIES])
-  version = VERSIONS[name.partition(",")[0]]
-  return merge(TASK, WINDOWS, version, SETTINGS_OF_FAMILIES.get(name, {}))
+  check_name(name, [*SETTINGS_BY_VERSION, *SETTINGS_OF_FAMILIES])
+  version = SETTINGS_BY_VERSION[name.partition(",")[0]]
+  # `TASK` has the settings of Devlin et al. 2019, section 4.1.
+  return merge(
+    TASK, SETTINGS_OF_BOTH, version, SETTINGS_OF_FAMILIES.get(name, {})
+  )

@@ -72,6 +72,7 @@ and VECTORS is GloVe's text file (docs/distillation.md). Command:
     --config.schedule.warmup=0.1
 """
 
+# The folder configs/ is installed as `bert_jax.configs`.
 from bert_jax.configs.bert import PAIR_ROWS
 from bert_jax.configs.common import (
   MASKED,
@@ -84,7 +85,7 @@ from bert_jax.configs.common import (
 )
 from ml_collections import ConfigDict
 
-LOSSES = dict(
+LOSS_SETTINGS = dict(
   maps="shared",
   attention_weight=1.0,
   hidden_weight=1.0,
@@ -93,7 +94,7 @@ LOSSES = dict(
 GENERAL_STAGE = dict(
   model=dict(family="tinybert"),
   teacher=dict(path="", model=dict(family="bert", variant="base")),
-  objective=dict(name="tinybert") | LOSSES,
+  objective=dict(name="tinybert") | LOSS_SETTINGS,
 )
 ROW_SIZES = dict(data=dict(length=128, max_predictions=20))
 TASK_STAGES = TASK | dict(
@@ -105,7 +106,7 @@ TASK_STAGES = TASK | dict(
     temperature=1.0,
     head_dropout=unset(float),  # from the family
   )
-  | LOSSES,
+  | LOSS_SETTINGS,
 )
 SST2 = dict(
   data=dict(epochs=20.0),
