@@ -214,8 +214,8 @@ class ForPreTraining(nn.Module):
   def _embed(self, batch: dict[str, Array], train: bool) -> tuple[Array, Array]:
     ids = batch["input_ids"]
     segment_ids, position_ids = map(batch.get, ("segment_ids", "position_ids"))
-    x = self.embeddings(ids, segment_ids, position_ids, train=train)
-    return x, default_sequence_ids(ids, batch.get("sequence_ids"))
+    embedded = self.embeddings(ids, segment_ids, position_ids, train=train)
+    return embedded, default_sequence_ids(ids, batch.get("sequence_ids"))
 
   @explicit_axes.accepted()
   def generate(

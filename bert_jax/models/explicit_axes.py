@@ -41,8 +41,8 @@ def accepted(**row_axes: int) -> Callable[[Method], Method]:
   def as_explicit(output: Any, mesh: Any, row_axis: Any) -> Any:
     def with_sharding(path: Any, x: jax.Array) -> jax.Array:
       key = getattr(path[-1], "key", "") if path else ""
-      spec = PartitionSpec(*[None] * row_axes.get(key, 0), row_axis)
-      return reshard(x, NamedSharding(mesh, spec))
+      partition_spec = PartitionSpec(*[None] * row_axes.get(key, 0), row_axis)
+      return reshard(x, NamedSharding(mesh, partition_spec))
 
     return jax.tree_util.tree_map_with_path(with_sharding, output)
 

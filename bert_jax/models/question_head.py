@@ -120,7 +120,7 @@ class JointAnswerHead(nn.Module):
     columns = jnp.broadcast_arrays(
       starts[..., None], ends, start_scores[..., None], end_scores
     )
-    spans = jnp.stack([x.astype(jnp.float32) for x in columns], -1)
+    spans = jnp.stack([column.astype(jnp.float32) for column in columns], -1)
     no_answer_entries = self._no_answer_logits(hidden, start_logits)[
       :, None, None
     ]
@@ -152,12 +152,17 @@ class JointAnswerHead(nn.Module):
     position_products = position_products + bias.astype(self.dtype)[None, None]
 
     def end_logits(start_state: Float[Array, "b f"]) -> Float[Array, "b l"]:
-      x = layers.activation("gelu")(start_state[:, None] + position_products)
-      y = layers.product(
-        x, last_kernel, num_summed_axes=1, dtype=jnp.dtype("float32")
+      hidden_activations = layers.activation("gelu")(
+        start_state[:, None] + position_products
       )
-      y = y + last_bias[None, None]
-      return _penalise_where_false(y[..., 0], mask)
+      logits = layers.product(
+        hidden_activations,
+        last_kernel,
+        num_summed_axes=1,
+        dtype=jnp.dtype("float32"),
+      )
+      logits = logits + last_bias[None, None]
+      return _penalise_where_false(logits[..., 0], mask)
 
     # Compute one start at a time: the hidden layer of all starts together,
     # [b, k, l, 512], would be k times as large as that of one start.
@@ -172,9 +177,11 @@ class JointAnswerHead(nn.Module):
     mean_state = jnp.einsum(
       "bl,bld->bd", probabilities, hidden.astype(jnp.float32)
     )
-    x = jnp.concatenate([hidden[:, 0].astype(jnp.float32), mean_state], -1)
-    x = layers.activation("gelu")(self.null_hidden(x))
-    return self.null(x)[..., 0]
+    head_inputs = jnp.concatenate(
+      [hidden[:, 0].astype(jnp.float32), mean_state], -1
+    )
+    activations = layers.activation("gelu")(self.null_hidden(head_inputs))
+    return self.null(activations)[..., 0]
 
 
 def _penalise_where_false(

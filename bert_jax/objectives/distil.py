@@ -62,8 +62,8 @@ def masked_lm_logits(
     positions: the positions to predict; None means all positions.
   """
   if positions is None:
-    columns = jnp.arange(hidden.shape[1])
-    positions = jnp.broadcast_to(columns, hidden.shape[:2])
+    row_positions = jnp.arange(hidden.shape[1])
+    positions = jnp.broadcast_to(row_positions, hidden.shape[:2])
   return module.mlm(hidden, positions, module.encoder.word_embedding)
 
 
@@ -251,10 +251,12 @@ def count_flops(
     student.hidden, student.hidden, student.vocab_size, num_rows, num_compared
   )
   comparison_flops = logit_flops * (3 if trains_kl else 1)
-  total = (
+  flops_without_teacher = (
     3 * heads.flops(student, num_rows, length, num_masked) + comparison_flops
   )
-  return total + heads.flops(teacher, num_rows, length, num_compared)
+  return flops_without_teacher + heads.flops(
+    teacher, num_rows, length, num_compared
+  )
 
 
 def build(

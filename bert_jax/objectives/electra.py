@@ -72,8 +72,10 @@ def write_ids(
     ids: the id of each slot.
     weights: 0 for an unused slot.
   """
-  columns = jnp.arange(input_ids.shape[1])[None, None]
-  is_written = (positions[..., None] == columns) & (weights > 0)[..., None]
+  row_positions = jnp.arange(input_ids.shape[1])[None, None]
+  is_written = (positions[..., None] == row_positions) & (weights > 0)[
+    ..., None
+  ]
   new_ids = jnp.take_along_axis(ids, jnp.argmax(is_written, axis=1), axis=1)
   return jnp.where(is_written.any(axis=1), new_ids, input_ids)
 

@@ -309,10 +309,12 @@ def training_flops(
   """
   *row_axes, length = shape
   num_rows = math.prod(row_axes)
-  total = stack_flops(encoder, num_rows, length)
+  forward_flops = stack_flops(encoder, num_rows, length)
   if has_language_model:
-    total += 2.0 * num_rows * length * encoder.hidden * encoder.vocab_size
-  return 3 * total
+    forward_flops += (
+      2.0 * num_rows * length * encoder.hidden * encoder.vocab_size
+    )
+  return 3 * forward_flops
 
 
 def build(

@@ -163,12 +163,12 @@ def build(
   def flops(batch: Batch) -> float:
     num_rows, length = batch["input_ids"].shape
     num_slots = batch["mlm_positions"].shape[1]
-    total = family.flops(encoder, num_rows, length, num_slots)
+    forward_flops = family.flops(encoder, num_rows, length, num_slots)
     if span_boundary:
-      total += heads.span_flops(
+      forward_flops += heads.span_flops(
         encoder.hidden, encoder.vocab_size, num_rows * num_slots
       )
-    return 3 * total
+    return 3 * forward_flops
 
   coefficients = {"mlm_loss": 1.0}
   coefficients |= {f"{pair_name}_loss": 1.0} if pairs else {}

@@ -75,13 +75,19 @@ def check_sizes(
     layers: the indices of the teacher's layers with which the student begins;
       may be empty.
   """
-  names = ["hidden", "vocab_size"]
+  field_names = ["hidden", "vocab_size"]
   # A copied layer computes the same function as in the teacher only if these
   # fields are equal too.
   if layers:
-    names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
-  names += ["padding_id"] if hasattr(student, "padding_id") else []
-  for name in names:
+    field_names += [
+      "heads",
+      "mlp",
+      "max_positions",
+      "activation",
+      "norm_epsilon",
+    ]
+  field_names += ["padding_id"] if hasattr(student, "padding_id") else []
+  for name in field_names:
     size, teacher_size = getattr(student, name), getattr(teacher, name)
     if size != teacher_size:
       remedy = f"set --config.model.{name}={teacher_size}"

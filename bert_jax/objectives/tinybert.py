@@ -205,11 +205,15 @@ def check_sizes(student: Encoder, teacher: Encoder) -> int:
   check_vocabulary(student, teacher)
   layer_step, remainder = divmod(teacher.num_layers, student.num_layers)
   if remainder or not layer_step:
-    total = teacher.num_layers
-    divisors = [str(n) for n in range(1, total + 1) if total % n == 0]
+    num_teacher_layers = teacher.num_layers
+    divisors = [
+      str(divisor)
+      for divisor in range(1, num_teacher_layers + 1)
+      if num_teacher_layers % divisor == 0
+    ]
     raise ValueError(
       f"model.num_layers={student.num_layers} does not divide the teacher's"
-      f" {total} layers; choose one of {', '.join(divisors)}."
+      f" {num_teacher_layers} layers; choose one of {', '.join(divisors)}."
     )
   return layer_step
 

@@ -702,13 +702,15 @@ class Checkpointer:
     abstract_params = {
       "params": jax.tree.map(ocp.utils.to_shape_dtype_struct, params)
     }
-    args = ocp.args.PyTreeRestore(
+    restore_settings = ocp.args.PyTreeRestore(
       abstract_params,
       restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_params),
       partial_restore=True,
     )
     handler = ocp.PyTreeCheckpointHandler()
-    return handler.restore(self._item_path(step, "state"), args=args)["params"]
+    return handler.restore(
+      self._item_path(step, "state"), args=restore_settings
+    )["params"]
 
   def wait(self) -> None:
     """Waits until the last save is complete; raises OSError if it failed."""

@@ -270,8 +270,8 @@ def _read_single_model(path: str, family: str) -> Weights:
   }
   if pooling := read_pooling(path):
     config["source"]["pooling"] = pooling
-  for line in notes:
-    note(f"note: {line}.")
+  for config_note in notes:
+    note(f"note: {config_note}.")
   return Weights(
     config, params | zero_arrays, model_folder.read_tokenizer_files(path)
   )

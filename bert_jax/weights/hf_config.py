@@ -663,7 +663,7 @@ def _padding_id(files: Mapping[str, bytes]) -> int | None:
   if tokenizer is None:
     return None
   ids = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
-  return next((i for i in ids if i is not None), None)
+  return next((candidate for candidate in ids if candidate is not None), None)
 
 
 def _check_storable(family: str, task: str, model: Config) -> None:

@@ -156,12 +156,12 @@ def family_from_arrays(array_names: Collection[str]) -> str | None:
     encoder without a prefix has the same names in BERT and in RoBERTa.
   """
   matching_families = []
-  for family, name in _IDENTIFYING_ARRAYS.items():
+  for family, identifying_array in _IDENTIFYING_ARRAYS.items():
     prefix = hf_names.NAMINGS[family].prefix
-    names = [prefix + name]
+    candidate_names = [prefix + identifying_array]
     if family in _IDENTIFIED_WITHOUT_PREFIX:
-      names.append(name)
-    if any(name in array_names for name in names):
+      candidate_names.append(identifying_array)
+    if any(name in array_names for name in candidate_names):
       matching_families.append(family)
   return matching_families[0] if len(matching_families) == 1 else None
 
@@ -260,8 +260,8 @@ def guess_task(family: str, array_names: Collection[str]) -> list[str]:
     file_head_names -= pair_names
   fitting_tasks = [
     task
-    for task, names in head_names_by_task.items()
-    if names == file_head_names
+    for task, task_head_names in head_names_by_task.items()
+    if task_head_names == file_head_names
   ]
   # The head of GPT-1's language model is tied to the word table, so it has no
   # rules, and the task "encoder" fits too.

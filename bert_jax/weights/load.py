@@ -125,8 +125,8 @@ def _computation_options(module: nn.Module) -> dict[str, Any]:
   """Returns the options of computation with which a module was built."""
   # ELMo's encoder has only some of the options.
   fields = encoder_lib.field_values(module.encoder)
-  names = from_config.COMPUTATION_OPTIONS
-  return {name: fields[name] for name in names if name in fields}
+  option_names = from_config.COMPUTATION_OPTIONS
+  return {name: fields[name] for name in option_names if name in fields}
 
 
 def open_model(
@@ -252,10 +252,11 @@ def _models_advice(name: str) -> str:
   The text names the shipped model with a similar name. If there is no such
   model, the text lists what can be opened.
   """
-  names = shipped.model_names()
-  if difflib.get_close_matches(name, names, n=1):
-    return did_you_mean(name, names)
+  shipped_names = shipped.model_names()
+  if difflib.get_close_matches(name, shipped_names, n=1):
+    return did_you_mean(name, shipped_names)
   return (
     "; a model is the folder of a run, a folder with config.json and weights,"
-    f" a model of the hub, or {' or '.join(names)}, which the package ships."
+    f" a model of the hub, or {' or '.join(shipped_names)}, which the package"
+    " ships."
   )

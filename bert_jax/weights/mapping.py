@@ -274,8 +274,8 @@ def to_arrays(
   for rule in rules:
     array = np.asarray(params[rule.path])
     layers = array if LAYER_INDEX in rule.name_in_file else array[None]
-    names = names_in_file(rule, array.shape)
-    for layer, name in zip(layers, names, strict=True):
+    array_names = names_in_file(rule, array.shape)
+    for layer, name in zip(layers, array_names, strict=True):
       section = LAYOUTS[rule.layout].to_array(layer)
       sections_by_name.setdefault(name, []).append(section)
   return {

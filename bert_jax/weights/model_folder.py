@@ -294,8 +294,8 @@ def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
     key: json.dumps(config[key], sort_keys=True) for key in CONFIG_KEYS
   }
   return {
-    key: files.content_digest(text.encode())
-    for key, text in json_by_key.items()
+    key: files.content_digest(value_json.encode())
+    for key, value_json in json_by_key.items()
   }
 
 

@@ -85,10 +85,10 @@ def _latest_name(folder: epath.Path) -> str | None:
   path counts, because the folder may have been moved.
   """
   try:
-    text = (folder / "checkpoint").read_text("utf-8")
+    content = (folder / "checkpoint").read_text("utf-8")
   except (FileNotFoundError, UnicodeDecodeError):
     return None
-  match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.M)
+  match = re.search(r'^model_checkpoint_path: "(.*)"', content, re.M)
   return match[1].rpartition("/")[2] if match else None
 
 
@@ -475,9 +475,15 @@ def sizes_in_checkpoint(
   }
   if family == "bert":
     del variable_by_size["embedding_size"]
-  names = variable_by_size.values()
-  problems = [f"{n} is missing" for n in names if n not in shapes]
-  problems += [f"{n} has shape []" for n in names if shapes.get(n) == ()]
+  needed_variables = variable_by_size.values()
+  problems = [
+    f"{name} is missing" for name in needed_variables if name not in shapes
+  ]
+  problems += [
+    f"{name} has shape []"
+    for name in needed_variables
+    if shapes.get(name) == ()
+  ]
   mapping.raise_if_problems(problems, source)
   sizes = {size: shapes[name][0] for size, name in variable_by_size.items()}
   count_name = "groups" if family == "albert" else "num_layers"

@@ -103,14 +103,14 @@ def _output_rules(path: str, scope: str) -> list[Rule]:
 
 
 def _embedding_rules(path: str, scope: str) -> list[Rule]:
-  names = {
+  name_by_table = {
     "word": "word_embeddings",
     "position": "position_embeddings",
     "segment": "token_type_embeddings",
   }
   rules = [
     Rule(f"{path}/{table}/embedding", f"{scope}/{name}")
-    for table, name in names.items()
+    for table, name in name_by_table.items()
   ]
   return rules + _norm_rules(f"{path}/norm", f"{scope}/LayerNorm")
 
