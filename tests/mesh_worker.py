@@ -149,20 +149,25 @@ def train(mesh, micro_batches=1, splits_update=False, **model):
 
 
 def run_meshes(folder, report, meshes):
-  first_state = None
+  first_state_in_file = None
   for shape in meshes:
-    mesh, name = make_mesh(shape), "x".join(map(str, shape))
+    mesh, mesh_name = make_mesh(shape), "x".join(map(str, shape))
     with sharding.use_mesh(mesh):
       losses, num_shards, state, layout = train(mesh)
-      report["losses"][name], report["shards"][name] = losses, num_shards
+      report["losses"][mesh_name], report["shards"][mesh_name] = (
+        losses,
+        num_shards,
+      )
       state_in_file = resize_to_layout(state, layout)
-      np.savez(folder / name, **jax.device_get(leaves_by_name(state_in_file)))
+      np.savez(
+        folder / mesh_name, **jax.device_get(leaves_by_name(state_in_file))
+      )
       embeddings = state.params["encoder"]["embeddings"]
-      report["rows"][name] = len(embeddings["word"]["embedding"])
+      report["rows"][mesh_name] = len(embeddings["word"]["embedding"])
       if shape == (2, 2, 2):
         report_padding(report, mesh, state)
-      if first_state is None:
-        first_state = state_in_file
+      if first_state_in_file is None:
+        first_state_in_file = state_in_file
         with checkpoint.Checkpointer(str(folder)) as saver:
           saver.save(NUM_STEPS, state_in_file, meta={}, heldout_loss=None)
       with checkpoint.Checkpointer(str(folder)) as saver:
@@ -172,10 +177,10 @@ def run_meshes(folder, report, meshes):
         lambda a, b: a.sharding == b.sharding, restored_state, state
       )
       states_in_file = jax.device_get(
-        [resize_to_layout(restored_state, layout), first_state]
+        [resize_to_layout(restored_state, layout), first_state_in_file]
       )
       equal_array_tree = jax.tree.map(np.array_equal, *states_in_file)
-      report["restored"][name] = all(
+      report["restored"][mesh_name] = all(
         jax.tree.leaves([same_sharding_tree, equal_array_tree])
       )
 
@@ -188,12 +193,12 @@ def run_split_updates(folder, report):
   """
   # Split also the small arrays of the tiny model, which would stay whole.
   update_sharding.MIN_ELEMENTS = 64
-  for name, shape, micro_batches, options in (
+  for run_name, shape, micro_batches, options in (
     ("8x1x1", (8, 1, 1), 1, {}),
     ("2x2x2", (2, 2, 2), 1, {}),
     ("parts2", (2, 2, 2), 2, NO_DROPOUT),
   ):
-    mesh, name = make_mesh(shape), f"{name} split"
+    mesh, split_run_name = make_mesh(shape), f"{run_name} split"
     with sharding.use_mesh(mesh):
       losses, num_shards, state, layout = train(
         mesh, micro_batches, True, **options
@@ -202,10 +207,10 @@ def run_split_updates(folder, report):
         saved_state, _ = saver.restore(NUM_STEPS, layout)
       restored_state = resize_to_layout(saved_state, state)
       arrays = jax.device_get(leaves_by_name(resize_to_layout(state, layout)))
-    np.savez(folder / name, **arrays)
-    report["losses"][name] = losses
-    report["split_shards"][name] = num_shards
-    report["restored"][name] = all(
+    np.savez(folder / split_run_name, **arrays)
+    report["losses"][split_run_name] = losses
+    report["split_shards"][split_run_name] = num_shards
+    report["restored"][split_run_name] = all(
       restored.sharding == x.sharding
       for restored, x in zip(
         jax.tree.leaves(restored_state), jax.tree.leaves(state), strict=True

@@ -35,8 +35,8 @@ def test_steps_are_a_multiple_of_40_within_the_budget(compare):
   assert compare.steps_for_flops(costs, 14.0 * 440.1) == 440
   with pytest.raises(ValueError, match=r"pays for 39\.0 steps"):
     compare.steps_for_flops(costs, 14.0 * 39)
-  assert compare.steps_for_seconds(2.5, 100.0) == 240
-  assert compare.steps_for_seconds(2.5, 1.0) == 40
+  assert compare.steps_for_seconds(steps_per_second=2.5, seconds=100.0) == 240
+  assert compare.steps_for_seconds(steps_per_second=2.5, seconds=1.0) == 40
 
 
 def test_a_plan_has_the_costs_of_phases_and_the_number_of_parameters(compare):
@@ -99,7 +99,7 @@ def test_a_summary_has_the_median_speed_of_each_phase(compare):
   lines += [
     {"step": step, "split": "heldout", "mlm_loss": 5.0} for step in (40, 120)
   ]
-  summary = compare.summarise_training(lines, costs, 160)
+  summary = compare.summarise_training(lines, costs, steps=160)
   # The first four lines are of phase 1, and the last four are of phase 2.
   assert summary["steps_per_second"] == [4.0, 2.0]
   assert summary["tokens_per_second"] == [32.0, 16.0]
@@ -117,6 +117,7 @@ def test_a_summary_has_the_median_speed_of_each_phase(compare):
 
 def test_records_stay_in_the_folder(compare, tmp_path, capsys):
   records = compare.Records(str(tmp_path))
+  # The name of a record has a system, its seed and a part of the experiment.
   assert records.read("bert", 0, "train") is None
   records.write({"seconds": 3.0, "curve": [1]}, "bert", 0, "train")
   assert "bert.0.train" in capsys.readouterr().out
@@ -191,9 +192,17 @@ class FakeChildren:
 
   def __call__(self, driver, log, share, arguments):
     self.started.append(arguments)
-    flags = dict(a.split("=", 1) for a in arguments if a.startswith("--config"))
-    workdir = [a.partition("=")[2] for a in arguments if "--workdir=" in a]
-    if workdir:
+    flags = dict(
+      argument.split("=", 1)
+      for argument in arguments
+      if argument.startswith("--config")
+    )
+    workdirs = [
+      argument.partition("=")[2]
+      for argument in arguments
+      if "--workdir=" in argument
+    ]
+    if workdirs:
       steps = int(flags.get("--config.total_steps", 40))
       heldout_line = {
         "step": steps,
@@ -210,7 +219,7 @@ class FakeChildren:
         }
         for step in range(1, steps + 1)
       ]
-      folder = pathlib.Path(workdir[0])
+      folder = pathlib.Path(workdirs[0])
       folder.mkdir(exist_ok=True)
       metrics_text = "".join(
         json.dumps(line) + "\n" for line in [*train_lines, heldout_line]

@@ -12,6 +12,7 @@ from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[1])
 
+# The path of a config file, and the name of a config in it.
 BERT = f"{ROOT}/configs/bert.py:base"
 
 SHRUNK_SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
@@ -54,6 +55,8 @@ def shrink_config(config, folder):
 
 TOTAL_STEPS, HALF_STEPS = 8, 4
 
+# Values that `tiny_config` sets: these in every config, and those of
+# EXTRA_VALUES in the config with this name.
 TINY_VALUES = {
   "total_steps": TOTAL_STEPS,
   "batch_size": 4,
@@ -76,22 +79,22 @@ TINY_VALUES = {
   "data.cased": False,
 }
 
-ALBERT = {"model.embedding_size": 8, "data.max_sequences": 3}
+ALBERT_VALUES = {"model.embedding_size": 8, "data.max_sequences": 3}
 
-ALBERT |= {"micro_batches": 2}
+ALBERT_VALUES |= {"micro_batches": 2}
 
-ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
+ELECTRA_VALUES = {"model.embedding_size": 8, "model.generator_hidden": 8}
 
 # The masks are static: each example has two copies with fixed masks. The
 # padding id is that of the tests' vocabulary.
-ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
+ROBERTA_VALUES = {"model.padding_id": 0, "data.static_masks": 2}
 
 EXTRA_VALUES = {
-  "electra:small": ELECTRA,
+  "electra:small": ELECTRA_VALUES,
   "gpt:gpt1": {"data.max_predictions": None},
-  "albert:base_v1": ALBERT,
+  "albert:base_v1": ALBERT_VALUES,
   "spanbert:base": {},
-  "roberta:base": ROBERTA,
+  "roberta:base": ROBERTA_VALUES,
 }
 
 

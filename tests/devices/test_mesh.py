@@ -76,6 +76,7 @@ def test_micro_batches_on_a_mesh_change_no_result(folder_and_report):
   reads got a sharding constraint.
   """
   folder, report = folder_and_report
+  # The run "parts2" has two micro-batches.
   run_names = {f"parts{count}" for count in (1, 2, 4, 8)}
   for run_name in run_names:
     assert_same_runs(folder, report, "parts1", run_name)

@@ -58,6 +58,7 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
     make_recipe(corpus, name, max_sequences=5),
     make_recipe(corpus, name, max_sequences=1),
   )
+  # The keys 7 and 3 are those of the random draws.
   elements = recipe.index(corpus, 0, corpus.num_documents, 7)
   assert elements.shape[1] == 5
   numbers = np.arange(100, 100 + len(elements), dtype=np.uint64)

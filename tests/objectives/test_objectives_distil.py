@@ -262,6 +262,8 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, model_params):
 
 
 @pytest.mark.parametrize(
+  # Each case changes options of the student, of the teacher or of the
+  # objective.
   "model, teacher, options, pattern",
   [
     (dict(family="gpt"), {}, {}, "model.family='gpt' must be .*: bert"),

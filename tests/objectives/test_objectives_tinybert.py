@@ -230,6 +230,8 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
 
 
 @pytest.mark.parametrize(
+  # Each case changes options of the student, of the teacher or of the
+  # objective.
   "model, teacher, options, pattern",
   [
     (dict(heads=4), {}, {}, "model.heads=4, .* is 2.*model.heads=2"),
