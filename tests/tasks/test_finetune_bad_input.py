@@ -291,7 +291,7 @@ def test_a_word_table_gets_rows_or_loses_padding():
   def copy_table(array):
     contents = parts.PretrainedModel("x", {"labels": None}, {word_path: array})
     params, _ = start_from.take_parameters(
-      contents, tree, lambda path: True, ()
+      contents, tree, is_pretrained=lambda path: True, labels=()
     )
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 

@@ -21,7 +21,10 @@ TEXTS = [
 
 
 def reference_row(word):
-  """Returns what _convert_word_to_char_ids of bilm/data.py gives, plus 1."""
+  """Returns what _convert_word_to_char_ids of bilm/data.py gives, plus 1.
+
+  There, 258 begins a word, 259 ends it, and 260 fills the row of 50 ids.
+  """
   row = [260] * 50
   row[0] = 258
   encoded = word.encode("utf-8", "ignore")[:48]

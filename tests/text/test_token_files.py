@@ -151,7 +151,9 @@ def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
 
 
 def test_words_are_added_as_words(tmp_path):
-  vocabulary = words.build([*words.SPECIAL_WORDS, "the", "cat"], ["dog"])
+  vocabulary = words.build(
+    [*words.SPECIAL_WORDS, "the", "cat"], other_words=["dog"]
+  )
   new_vocabulary, report = write_and_add(
     vocabulary, tmp_path / "a.txt", "covid19\ncat\ncovid19\n"
   )
@@ -167,7 +169,7 @@ def test_words_are_added_as_words(tmp_path):
   with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):
     write_and_add(vocabulary, tmp_path / "a.txt", "[E1]\n")
   vocabulary_split_at_spaces = words.build(
-    [*words.SPECIAL_WORDS, "the"], (), "v", "spaces"
+    [*words.SPECIAL_WORDS, "the"], other_words=(), source="v", rules="spaces"
   )
   new_vocabulary, _ = write_and_add(
     vocabulary_split_at_spaces, tmp_path / "a.txt", "[E1]\n"
@@ -360,7 +362,11 @@ def test_init_from_prints_the_new_rows(method, tmp_path):
   flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)
   tree = traverse_util.unflatten_dict(flat, sep="/")
   params, lines = start_from.take_parameters(
-    source, tree, lambda name: name == table, (), init_new_rows=method
+    source,
+    tree,
+    is_pretrained=lambda name: name == table,
+    labels=(),
+    init_new_rows=method,
   )
   descriptions = {"mean": "each the mean of old rows", "drawn": "all random"}
   line = "new rows of the word table: 2 ('[E1]', 'red dogs'), "

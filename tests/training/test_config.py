@@ -289,13 +289,13 @@ def test_unknown_and_missing_keys_are_errors():
 
 def test_a_restart_may_change_the_log_but_not_the_training():
   old_config, new_config = original_and_changed("log", every=7)
-  lines = config_lib.check_restart(old_config, new_config, {})
+  lines = config_lib.check_restart(old_config, new_config, defaults={})
   assert lines == [f"config.log.every: {old_config['log']['every']} -> 7"]
   old_config, new_config = original_and_changed("optimizer", b1=0.8)
   new_config["total_steps"] = 5
   with pytest.raises(ValueError, match="optimizer.b1.*total_steps"):
-    config_lib.check_restart(old_config, new_config, {})
-  assert config_lib.check_restart(old_config, old_config, {}) == []
+    config_lib.check_restart(old_config, new_config, defaults={})
+  assert config_lib.check_restart(old_config, old_config, defaults={}) == []
 
 
 @pytest.mark.parametrize(
@@ -338,15 +338,18 @@ def test_a_restart_may_have_newer_keys_with_their_defaults(
     default_at_path = default_at_path[name_on_path]
   assert default_at_path != other_value
   new_section[key] = default_at_path
-  assert config_lib.check_restart(old_config, new_config, default_values) == []
+  assert (
+    config_lib.check_restart(old_config, new_config, defaults=default_values)
+    == []
+  )
   new_section[key] = other_value
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
-    config_lib.check_restart(old_config, new_config, default_values)
+    config_lib.check_restart(old_config, new_config, defaults=default_values)
   # If the old config has the key, the default of the key does not matter.
   old_section[key] = other_value
   new_section[key] = default_at_path
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
-    config_lib.check_restart(old_config, new_config, default_values)
+    config_lib.check_restart(old_config, new_config, defaults=default_values)
 
 
 def test_a_run_without_newer_keys_continues(

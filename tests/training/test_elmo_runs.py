@@ -267,7 +267,7 @@ def test_the_published_model_has_93_6_million_parameters():
   Every axis of every parameter must have a sharding rule.
   """
   model = load_config("elmo:original", {"model.vocab_size": 793_471})["model"]
-  objective = objectives.build("elmo", model, {})
+  objective = objectives.build("elmo", model, options={})
   make_shape = jax.ShapeDtypeStruct
   batch = {"char_ids": make_shape((2, 4, 50), "int32")}
   batch["sequence_ids"] = make_shape((2, 4), "int32")

@@ -299,7 +299,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
     {name: jnp.asarray(array) for name, array in run_arrays.items()}, sep="/"
   )
   params, lines = start_from.take_parameters(
-    pretrained, tree, is_pretrained, ("cat", "dog")
+    pretrained, tree, is_pretrained=is_pretrained, labels=("cat", "dog")
   )
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
@@ -534,14 +534,16 @@ def test_labels_are_matched_by_name(tuned_run, tmp_path):
   model = parts.PretrainedModel("x", read_weights.config, read_weights.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
   params, _ = start_from.take_parameters(
-    model, tree, lambda path: True, ("dog", "cat")
+    model, tree, is_pretrained=lambda path: True, labels=("dog", "cat")
   )
   np.testing.assert_array_equal(
     params["classifier"]["dense"]["kernel"],
     read_weights.arrays["classifier/dense/kernel"][:, ::-1],
   )
   with pytest.raises(ValueError, match="has the labels"):
-    start_from.take_parameters(model, tree, lambda path: True, ("dog", "cow"))
+    start_from.take_parameters(
+      model, tree, is_pretrained=lambda path: True, labels=("dog", "cow")
+    )
 
 
 def test_a_model_with_its_labels_in_another_order_scores_the_same(

@@ -20,7 +20,7 @@ def make_state(mesh, num_rows):
     table[: min(count, 5)] = np.arange(15).reshape(5, 3)[:count]
     params = {"table": table, "bias": np.ones(4, np.float32)}
     moments = {"mu": params, "count": np.int32(7)}
-    return TrainState(np.int32(2), params, moments, {})
+    return TrainState(np.int32(2), params, opt_state=moments, carry={})
 
   state = jax.device_put(build(num_rows), replicated)
   layout = jax.tree.map(
@@ -52,6 +52,6 @@ def test_parameters_that_are_not_finite_are_never_saved(bad_value):
   }
   with sharding.use_mesh(mesh), compile_ahead.compile_threads() as pool:
     snapshots = SnapshotMaker(pool, state, layout, mesh)
-    snapshots(3, state)
+    snapshots(step=3, state=state)
     with pytest.raises(FloatingPointError, match="step 3"):
-      snapshots(3, state.replace(params=bad_params))
+      snapshots(step=3, state=state.replace(params=bad_params))

@@ -44,7 +44,7 @@ def make_batch(target_counts, length=12, seed=0):
 
 @pytest.fixture(scope="module")
 def objective():
-  return objectives.build("mlm", MODEL | NO_DROPOUT, {})
+  return objectives.build("mlm", MODEL | NO_DROPOUT, options={})
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ JITTED_BY_OBJECTIVE = {}
 
 
 def accumulated_gradients(objective, params, batch, micro_batches=1):
-  state = TrainState(jnp.int32(0), params, {}, {})
+  state = TrainState(jnp.int32(0), params, opt_state={}, carry={})
   if id(objective) not in JITTED_BY_OBJECTIVE:
     accumulate = functools.partial(steps.accumulate_gradients, objective)
     JITTED_BY_OBJECTIVE[id(objective)] = (
@@ -149,7 +149,9 @@ def test_the_schedule_counts_steps_not_micro_batches():
   )
   batch = {key: jnp.ones(4) for key in ("sum", "count", "sequence_ids")}
   params = {"kernel": jnp.zeros(())}
-  state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
+  state = TrainState(
+    jnp.int32(0), params, opt_state=optimizer.init(params), carry={}
+  )
   step = steps.make_train_step(
     toy_objective(), optimizer, schedule, num_micro_batches=4
   )
@@ -184,7 +186,9 @@ def test_padding_is_a_share_of_all_positions(micro_batches):
   batch = {key: jnp.ones(4) for key in ("sum", "count")}
   batch["sequence_ids"] = jnp.asarray(sequences, jnp.int32)
   params = {"kernel": jnp.zeros(())}
-  state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
+  state = TrainState(
+    jnp.int32(0), params, opt_state=optimizer.init(params), carry={}
+  )
   step = steps.make_train_step(
     toy_objective(), optimizer, schedule, micro_batches
   )
@@ -224,7 +228,7 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
 
 
 def test_dropout_differs_by_step_seed_and_micro_batch():
-  objective = objectives.build("mlm", MODEL | dict(dropout=0.5), {})
+  objective = objectives.build("mlm", MODEL | dict(dropout=0.5), options={})
   batch = make_batch([3, 3])
   params = nn.unbox(fast_jit(objective.init)(jax.random.key(0), batch))
   sums_of = fast_jit(
@@ -272,7 +276,7 @@ def test_the_means_of_an_evaluation_do_not_depend_on_the_batch_size(
 ):
   """The means are equal even if the last batch is incomplete."""
   batch = make_batch([4, 1, 2, 0, 3, 5, 1, 1, 2, 4])
-  state = TrainState(jnp.int32(0), params, {}, {})
+  state = TrainState(jnp.int32(0), params, opt_state={}, carry={})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
   with sharding.use_mesh(mesh):
     step = fast_jit(steps.make_eval_step(objective))
@@ -280,10 +284,10 @@ def test_the_means_of_an_evaluation_do_not_depend_on_the_batch_size(
       step,
       objective.coefficients,
       state,
-      {},
-      HeldoutRows(batch),
-      batch_size,
-      mesh,
+      teacher_params={},
+      heldout=HeldoutRows(batch),
+      batch_size=batch_size,
+      mesh=mesh,
     )
   _, means, _ = accumulated_gradients(objective, params, batch)
   for name, mean in means.items():
@@ -358,7 +362,7 @@ def test_every_axis_of_the_state_has_a_rule():
 
   The other rules are for axes of activations, and for ALBERT's groups.
   """
-  objective = objectives.build("mlm", MODEL, {})
+  objective = objectives.build("mlm", MODEL, options={})
   boxed_params = jax.eval_shape(
     objective.init, jax.random.key(0), make_batch([1, 1])
   )

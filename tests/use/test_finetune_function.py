@@ -579,7 +579,9 @@ def test_numbers_of_numpy_become_numbers_of_python():
   changes = trained.config_changes(np.int64(4), np.float32(0.5), np.int32(7))
   assert changes == {"batch_size": 4, "schedule.peak": 0.5, "seed": 7}
   assert [type(number) for number in changes.values()] == [int, float, int]
-  config = trained.open_config({"log.every": np.int64(3)}, "own", {})
+  config = trained.open_config(
+    {"log.every": np.int64(3)}, default="own", changes={}
+  )
   assert type(config["log"]["every"]) is int and config["log"]["every"] == 3
 
 
@@ -604,11 +606,13 @@ def test_short_rows_of_questions_get_short_buckets():
 
 def test_a_config_dict_is_used_unchanged_and_a_dict_changes_the_default():
   config = ConfigDict({"a": {"b": 1}, "model": {}})
-  assert trained.open_config(config, "own", {}) == config.to_dict()
+  assert (
+    trained.open_config(config, default="own", changes={}) == config.to_dict()
+  )
   changed_config = trained.open_config(
     {"schedule": {"peak": 1e-3}, "model.num_layers": 3},
-    "own",
-    {"batch_size": 4, "seed": None},
+    default="own",
+    changes={"batch_size": 4, "seed": None},
   )
   default = config_files.open_config("own").to_dict()
   assert changed_config["schedule"] == default["schedule"] | {"peak": 1e-3}

@@ -14,7 +14,7 @@ def make_state(**layers):
   params = {
     name: {"kernel": jnp.arange(size) * 1.0} for name, size in layers.items()
   }
-  return TrainState(jnp.int32(4), params, {"mu": params}, {})
+  return TrainState(jnp.int32(4), params, opt_state={"mu": params}, carry={})
 
 
 def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
@@ -142,14 +142,14 @@ def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
       state = add(state)
       checkpoints.save(
         step,
-        TrainState(jnp.int32(step), state, {}, {}),
+        TrainState(jnp.int32(step), state, opt_state={}, carry={}),
         meta={},
         heldout_loss=None,
       )
       for _ in range(3):
         state = add(state)
     checkpoints.wait()
-    template = TrainState(jnp.int32(0), state, {}, {})
+    template = TrainState(jnp.int32(0), state, opt_state={}, carry={})
     for step in range(1, 9):
       restored, _ = checkpoints.restore(step, template)
       kernel = np.asarray(restored.params["kernel"])

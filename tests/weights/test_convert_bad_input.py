@@ -103,7 +103,11 @@ def test_the_error_names_the_missing_array(tmp_path):
   for key in intact_arrays:
     with pytest.raises(ValueError) as error:
       mapping.to_params(
-        rules, arrays_without(intact_arrays, key), shapes, (), "file"
+        rules,
+        arrays_without(intact_arrays, key),
+        shapes,
+        skipped_patterns=(),
+        source="file",
       )
     assert str(error.value) == f"file: {key} is missing."
 
@@ -402,7 +406,9 @@ def test_rules_and_parameters_must_match():
   with pytest.raises(
     ValueError, match="b has no rule, or the model has no such parameter"
   ):
-    mapping.to_params(rules, {"A": np.ones(2)}, {"a": (2,)}, (), "file")
+    mapping.to_params(
+      rules, {"A": np.ones(2)}, {"a": (2,)}, skipped_patterns=(), source="file"
+    )
 
 
 def test_an_error_of_the_command_is_one_line(tmp_path):

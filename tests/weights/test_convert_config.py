@@ -253,7 +253,7 @@ def test_models_that_transformers_cannot_describe_are_refused(tmp_path):
     ),
   ):
     with pytest.raises(ValueError) as error:
-      hf_config.make_config(changed_config, {}, "float32")
+      hf_config.make_config(changed_config, files={}, dtype="float32")
     assert expected_text in str(error.value)
   weights = read_tiny(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
   weights.arrays["classifier/dense/bias"][1] = 0.5

@@ -231,7 +231,9 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
   key = next(iter(wrapped_arrays))
   wrapped_arrays[key.removeprefix(prefix)] = wrapped_arrays.pop(key)
   model_folder.write_tensors(
-    f"{path}/model.safetensors", wrapped_arrays, {"format": "pt"}
+    f"{path}/model.safetensors",
+    arrays=wrapped_arrays,
+    metadata={"format": "pt"},
   )
   with pytest.raises(ValueError, match="belongs to no parameter|is missing"):
     hf.read(path, "bert")
@@ -329,7 +331,7 @@ def test_weights_outside_onnx_are_fetched_from_the_hub(
       safetensors_path.unlink()
   onnx_path = repository_folder / "onnx" / "model.safetensors"
   onnx_path.parent.mkdir()
-  model_folder.write_tensors(str(onnx_path), {}, {})
+  model_folder.write_tensors(str(onnx_path), arrays={}, metadata={})
   requests = []
 
   def snapshot_download(repo, allow_patterns):

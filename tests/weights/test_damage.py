@@ -33,7 +33,7 @@ def delete_abandoned_reads():
 def make_state(step):
   key = jax.random.key(step)
   params = {"a": {"kernel": jax.random.normal(key, (64, 33))}}
-  return TrainState(jnp.int32(step), params, {"nu": params}, {})
+  return TrainState(jnp.int32(step), params, opt_state={"nu": params}, carry={})
 
 
 def are_equal(state, other_state):

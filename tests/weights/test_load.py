@@ -187,7 +187,7 @@ def run_and_params(tmp_path):
           for key, shape in shapes.items()
         }
       )
-      state = TrainState(jnp.int32(step), params, {}, {})
+      state = TrainState(jnp.int32(step), params, opt_state={}, carry={})
       checkpoints.save(step, state, meta={}, heldout_loss=None)
     checkpoints.wait()
   return path, params

@@ -56,7 +56,7 @@ def run(tmp_path_factory):
       arrays["encoder/embeddings/word/embedding"] = word_table(step)
       arrays["mlm/bias"] = np.arange(len(PIECES), dtype="f") / step
       params = model_folder.unflatten(arrays)
-      state = TrainState(jnp.int32(step), params, {}, {})
+      state = TrainState(jnp.int32(step), params, opt_state={}, carry={})
       checkpoints.save(step, state, meta={}, heldout_loss=loss)
     checkpoints.wait()
   return path
@@ -156,7 +156,10 @@ def test_a_run_that_never_evaluated_has_no_best(tmp_path):
   with checkpoint.Checkpointer(str(tmp_path)) as checkpoints:
     params = {"w": jnp.zeros(2)}
     checkpoints.save(
-      3, TrainState(jnp.int32(3), params, {}, {}), meta={}, heldout_loss=None
+      3,
+      TrainState(jnp.int32(3), params, opt_state={}, carry={}),
+      meta={},
+      heldout_loss=None,
     )
     checkpoints.wait()
     with pytest.raises(ValueError, match="no best checkpoint.*steps .3. was"):
