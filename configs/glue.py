@@ -48,8 +48,8 @@ sources:
     train.py
 
 Command (TRAIN and DEV are the original files, and PRETRAINED is a model's
-folder; mnli has two development files: --input validation_matched=DEV --input
-validation_mismatched=DEV2):
+folder; mnli has two development files:
+--input validation_matched=DEV --input validation_mismatched=DEV2):
   bert_jax prepare-task --task mrpc --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/glue.py:mrpc --workdir runs/mrpc \
