@@ -8,7 +8,9 @@ import re
 import signal
 
 # A line of `messages.Progress` or `messages.Watch`.
-_PROGRESS_LINE = re.compile(r".* \.\.\.|.*: (.*, )?\d+ s|.*: done in [\d.]+ s")
+_PROGRESS_LINE_PATTERN = re.compile(
+  r".* \.\.\.|.*: (.*, )?\d+ s|.*: done in [\d.]+ s"
+)
 
 
 def without_progress(stderr_text):
@@ -19,7 +21,7 @@ def without_progress(stderr_text):
   return "".join(
     line
     for line in stderr_text.splitlines(keepends=True)
-    if not _PROGRESS_LINE.fullmatch(line.rstrip("\n"))
+    if not _PROGRESS_LINE_PATTERN.fullmatch(line.rstrip("\n"))
   )
 
 

@@ -85,8 +85,8 @@ TEXT_BY_NAME = {
 
 
 def document_and_word_counts(*names: str) -> dict[str, int]:
-  words = sum(len(TEXT_BY_NAME[name].split()) for name in names)
-  return {"documents": len(names), "words": words}
+  num_words = sum(len(TEXT_BY_NAME[name].split()) for name in names)
+  return {"documents": len(names), "words": num_words}
 
 
 def test_each_filter_drops_its_documents_and_counts_them(
@@ -210,11 +210,11 @@ def many_texts() -> list[str]:
   rng = random.Random(0)
   texts = []
   for text_number in range(40):
-    words = list(
+    word_numbers = list(
       range(1000 * text_number, 1000 * text_number + rng.randint(2, 60))
     )
-    texts += [text_of_words(*words)] * rng.randint(1, 2)
-    texts += [text_of_words(*words[:-1])] * rng.randint(0, 1)
+    texts += [text_of_words(*word_numbers)] * rng.randint(1, 2)
+    texts += [text_of_words(*word_numbers[:-1])] * rng.randint(0, 1)
   rng.shuffle(texts)
   return texts
 

@@ -61,9 +61,9 @@ def test_measured_shares_are_those_of_the_rows(corpora, corpus_name, builder):
     builder, SPECIAL_IDS, corpus.num_tokens + 5, options
   )
   key = hashing.make_key("reach")
-  elements = recipe.index(corpus, 0, corpus.num_documents, key)
-  numbers = np.arange(len(elements), dtype=np.uint64)
-  batch = recipe.build(corpus, elements, numbers, key)
+  examples = recipe.index(corpus, 0, corpus.num_documents, key)
+  numbers = np.arange(len(examples), dtype=np.uint64)
+  batch = recipe.build(corpus, examples, numbers, key)
   ids = batch["input_ids"]
   if "mlm_ids" in batch:
     # Write the original ids over the masks.
@@ -78,7 +78,7 @@ def test_measured_shares_are_those_of_the_rows(corpora, corpus_name, builder):
     random_share = batch["pair_labels"].mean()
     assert measurement.random_share == pytest.approx(random_share, abs=1e-9)
   elif builder == "albert_pairs":
-    random_share = np.mean(elements["random"])
+    random_share = np.mean(examples["random"])
     assert measurement.random_share == pytest.approx(random_share, abs=1e-9)
   else:
     assert measurement.random_share is None

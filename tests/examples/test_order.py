@@ -76,31 +76,39 @@ def test_segments_are_as_long_as_published(corpus):
     for document_index in range(corpus.num_documents):
       begin, end = corpus.documents[document_index : document_index + 2]
       target_length = rng.randint(2, 125) if rng.random() < 0.1 else 125
-      chunk = []
+      chunk_lengths = []
       for i in range(begin, end):
-        chunk.append(int(sentence_lengths[i]))
-        if i < end - 1 and sum(chunk) < target_length:
+        chunk_lengths.append(int(sentence_lengths[i]))
+        if i < end - 1 and sum(chunk_lengths) < target_length:
           continue
         num_first_sentences = (
-          1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+          1
+          if len(chunk_lengths) == 1
+          else rng.randint(1, len(chunk_lengths) - 1)
         )
-        a, b = (
-          sum(chunk[:num_first_sentences]),
-          sum(chunk[num_first_sentences:]),
+        a_length, b_length = (
+          sum(chunk_lengths[:num_first_sentences]),
+          sum(chunk_lengths[num_first_sentences:]),
         )
-        if len(chunk) == 1:
+        if len(chunk_lengths) == 1:
           # The published program takes a random second segment here. The
           # recipe splits the sentence, and so does this test.
-          a = rng.randint(1, chunk[0] - 1) if chunk[0] > 1 else 0
-          b = chunk[0] - a
-        chunk = []
-        if not a:
+          a_length = (
+            rng.randint(1, chunk_lengths[0] - 1) if chunk_lengths[0] > 1 else 0
+          )
+          b_length = chunk_lengths[0] - a_length
+        chunk_lengths = []
+        if not a_length:
           continue
         if rng.random() < 0.5:
-          a, b = b, a
-        while a + b > 125:
-          a, b = (a - 1, b) if a > b else (a, b - 1)
-        published_lengths.append((a, b))
+          a_length, b_length = b_length, a_length
+        while a_length + b_length > 125:
+          a_length, b_length = (
+            (a_length - 1, b_length)
+            if a_length > b_length
+            else (a_length, b_length - 1)
+          )
+        published_lengths.append((a_length, b_length))
   lengths = [
     (len(a), len(b))
     for batch in epoch_batches(corpus, recipe, min_rows=20_000)

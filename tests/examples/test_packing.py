@@ -59,23 +59,23 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
     make_recipe(corpus, name, max_sequences=1),
   )
   # The keys 7 and 3 are those of the random draws.
-  elements = recipe.index(corpus, 0, corpus.num_documents, 7)
-  assert elements.shape[1] == 5
-  numbers = np.arange(100, 100 + len(elements), dtype=np.uint64)
-  batch = recipe.build(corpus, elements, numbers, 3)
+  examples = recipe.index(corpus, 0, corpus.num_documents, 7)
+  assert examples.shape[1] == 5
+  numbers = np.arange(100, 100 + len(examples), dtype=np.uint64)
+  batch = recipe.build(corpus, examples, numbers, 3)
   assert set(batch) == set(recipe.features)
   for key, (shape, dtype) in recipe.features.items():
-    assert batch[key].shape == (len(elements), *shape)
+    assert batch[key].shape == (len(examples), *shape)
     assert batch[key].dtype == dtype
   # Build the examples again, with one sequence in each row.
-  row_indices, sequence_indices = np.nonzero(elements["length"])
+  row_indices, sequence_indices = np.nonzero(examples["length"])
   sequence_numbers = numbers[row_indices] * np.uint64(
     5
   ) + sequence_indices.astype(np.uint64)
   layout = single_recipe.build.keywords["layout"]
   single_rows = assembly.assemble(
     corpus,
-    elements[row_indices, sequence_indices][:, None],
+    examples[row_indices, sequence_indices][:, None],
     sequence_numbers[:, None],
     3,
     layout,
@@ -126,7 +126,7 @@ def test_a_packed_sequence_equals_its_single_row(corpus, name):
     if key in batch:
       assert not batch[key][is_padding].any()
   if "pair_weights" in batch:
-    is_unused = elements["length"] == 0
+    is_unused = examples["length"] == 0
     for key in ("pair_labels", "cls_positions", "pair_weights"):
       assert not batch[key][is_unused].any()
 
@@ -152,9 +152,9 @@ def test_packed_rows_have_little_padding(corpus):
     padding_shares = []
     for max_sequences in (1, 12):
       recipe = make_recipe(corpus, name, max_sequences, length=128, **options)
-      elements = recipe.index(corpus, 0, corpus.num_documents, 0)
-      numbers = np.arange(len(elements), dtype=np.uint64)
-      batch = recipe.build(corpus, elements, numbers, 0)
+      examples = recipe.index(corpus, 0, corpus.num_documents, 0)
+      numbers = np.arange(len(examples), dtype=np.uint64)
+      batch = recipe.build(corpus, examples, numbers, 0)
       padding_shares.append((batch["sequence_ids"] == 0).mean())
     assert padding_shares[0] > 0.5 and padding_shares[1] < 0.03
 

@@ -21,12 +21,12 @@ CLS, SEP = SPECIAL.cls, SPECIAL.sep
 
 
 def epoch_batch(corpus, recipe, key=0):
-  elements = recipe.index(corpus, 0, corpus.num_documents, key)
-  numbers = np.arange(len(elements), dtype=np.uint64)
-  batch = recipe.build(corpus, elements, numbers, key)
+  examples = recipe.index(corpus, 0, corpus.num_documents, key)
+  numbers = np.arange(len(examples), dtype=np.uint64)
+  batch = recipe.build(corpus, examples, numbers, key)
   assert set(batch) == set(recipe.features)
   for name, (shape, dtype) in recipe.features.items():
-    assert batch[name].shape == (len(elements), *shape)
+    assert batch[name].shape == (len(examples), *shape)
     assert batch[name].dtype == dtype
   return batch
 
@@ -86,9 +86,9 @@ def test_rows_of_whole_sentences_are_those_of_the_paper(name, length):
   num_separators = [row[1:-1].count(SEP) for row in rows]
   assert (max(num_separators) > 0) == (name == "full_sentences")
   # The rows of a range of documents do not depend on the documents outside it.
-  elements = recipe.index(corpus, 20, 40, 0)
-  numbers = np.arange(len(elements), dtype=np.uint64)
-  rows = unmasked_rows(recipe.build(corpus, elements, numbers, 0))
+  examples = recipe.index(corpus, 20, 40, 0)
+  numbers = np.arange(len(examples), dtype=np.uint64)
+  rows = unmasked_rows(recipe.build(corpus, examples, numbers, 0))
   crosses_documents = name == "full_sentences"
   assert rows == rows_of_the_paper(documents[20:40], length, crosses_documents)
 
@@ -113,10 +113,10 @@ def test_roberta_masks_have_the_published_statistics():
   recipe = recipes.doc_sentences(
     SPECIAL, vocab_size, length=42, max_predictions=10
   )
-  elements = recipe.index(corpus, 0, 10, 0)
-  elements = np.tile(elements, -(-20_000 // len(elements)))
-  numbers = np.arange(len(elements), dtype=np.uint64)
-  batch = recipe.build(corpus, elements, numbers, 3)
+  examples = recipe.index(corpus, 0, 10, 0)
+  examples = np.tile(examples, -(-20_000 // len(examples)))
+  numbers = np.arange(len(examples), dtype=np.uint64)
+  batch = recipe.build(corpus, examples, numbers, 3)
   counts = batch["mlm_weights"].sum(1)
   # With U uniform in [0, 1), int(0.15 * 42 + U) is 6 or 7, and 6.3 on average.
   assert set(counts.tolist()) == {6, 7}
@@ -146,16 +146,16 @@ def rows_of_the_electra_program(document, length, draw):
 
   def add_row():
     target_length, is_single, first_is_longer = draws
-    first_goal = 100_000 if is_single else (target_length - 3) // 2
+    first_segment_goal = 100_000 if is_single else (target_length - 3) // 2
     first_segment, second_segment = [], []
     for sentence in sentences:
-      crosses = len(first_segment) + len(sentence) >= first_goal
+      crosses_goal = len(first_segment) + len(sentence) >= first_segment_goal
       may_cross = (
         not second_segment
-        and len(first_segment) < first_goal
+        and len(first_segment) < first_segment_goal
         and first_is_longer
       )
-      if not first_segment or not crosses or may_cross:
+      if not first_segment or not crosses_goal or may_cross:
         first_segment += sentence
       else:
         second_segment += sentence
@@ -169,6 +169,7 @@ def rows_of_the_electra_program(document, length, draw):
       draws = draw(sentence_index)
     sentences.append(sentence)
     num_tokens += len(sentence)
+    # The first draw is the target length.
     if num_tokens >= draws[0]:
       add_row()
       sentences, num_tokens = [], 0

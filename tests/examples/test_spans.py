@@ -313,9 +313,9 @@ def test_all_pieces_of_a_word_are_hidden_or_none(algorithm, unit):
     masking=unit,
     count="round",
   )
-  elements = recipe.index(corpus, 0, 1, 0)
+  examples = recipe.index(corpus, 0, 1, 0)
   numbers = np.arange(500, dtype=np.uint64)
-  batch = recipe.build(corpus, np.repeat(elements, 500), numbers, 0)
+  batch = recipe.build(corpus, np.repeat(examples, 500), numbers, 0)
   hidden_columns = [
     {column - 1 for column in columns} for columns in chosen_columns(batch)
   ]
