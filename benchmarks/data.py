@@ -48,23 +48,23 @@ def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
   Returns:
     The row of the table for this pipeline.
   """
-  real_tokens = places = batches = 0
+  num_real_tokens = num_places = num_batches = 0
   start = time.process_time()
   for mask in masks:
-    real_tokens += int(np.count_nonzero(mask))
-    places += mask.size
-    batches += 1
+    num_real_tokens += int(np.count_nonzero(mask))
+    num_places += mask.size
+    num_batches += 1
     spent_seconds = time.process_time() - start
     if spent_seconds > seconds:
       break
   return {
     "pipeline": name,
-    "batches": batches,
+    "batches": num_batches,
     "cpu_seconds": round(spent_seconds, 3),
     "million_real_tokens_per_cpu_second": round(
-      real_tokens / spent_seconds / 1e6, 3
+      num_real_tokens / spent_seconds / 1e6, 3
     ),
-    "million_places_per_cpu_second": round(places / spent_seconds / 1e6, 3),
+    "million_places_per_cpu_second": round(num_places / spent_seconds / 1e6, 3),
   }
 
 
@@ -85,12 +85,12 @@ def measure_preparation(pattern: str, vocab: str, output: str) -> dict:
     - usage_before.ru_stime
   )
   meta = json.loads(Path(output, "meta.json").read_text(encoding="utf-8"))
-  tokens = sum(split["tokens"] for split in meta["splits"].values())
+  num_tokens = sum(split["tokens"] for split in meta["splits"].values())
   return {
     "pipeline": "bert_jax prepare, once",
     "cpu_seconds": round(spent_seconds, 3),
     "million_real_tokens_per_cpu_second": round(
-      tokens / spent_seconds / 1e6, 3
+      num_tokens / spent_seconds / 1e6, 3
     ),
   }
 
@@ -135,10 +135,10 @@ def cut_rows(
 ) -> Iterator[list[int]]:
   """Yields rows of concatenated tokens, as run_mlm.py makes them."""
   for begin in range(0, len(texts), TEXTS_PER_CALL):
-    ids = tokenise(texts[begin : begin + TEXTS_PER_CALL])
-    flat = list(itertools.chain.from_iterable(ids))
-    for start in range(0, len(flat) - length + 1, length):
-      yield flat[start : start + length]
+    ids_by_text = tokenise(texts[begin : begin + TEXTS_PER_CALL])
+    ids = list(itertools.chain.from_iterable(ids_by_text))
+    for start in range(0, len(ids) - length + 1, length):
+      yield ids[start : start + length]
 
 
 def make_collator(vocab_size: int, special: list[int], mask_id: int):
@@ -147,12 +147,14 @@ def make_collator(vocab_size: int, special: list[int], mask_id: int):
 
   def collate(features: list[dict]) -> dict[str, np.ndarray]:
     ids = np.array([feature["input_ids"] for feature in features])
-    is_hidden = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
-    labels = np.where(is_hidden, ids, -100)
+    is_chosen = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
+    labels = np.where(is_chosen, ids, -100)
+    # Of the chosen tokens, 80% become [MASK], 10% become random tokens, and 10%
+    # stay.
     draws = rng.random(ids.shape)
     random_ids = rng.integers(0, vocab_size, ids.shape)
-    ids = np.where(is_hidden & (draws < 0.8), mask_id, ids)
-    ids = np.where(is_hidden & (draws >= 0.9), random_ids, ids)
+    ids = np.where(is_chosen & (draws < 0.8), mask_id, ids)
+    ids = np.where(is_chosen & (draws >= 0.9), random_ids, ids)
     attention = np.ones(ids.shape, np.int64)
     return {"input_ids": ids, "labels": labels, "attention_mask": attention}
 

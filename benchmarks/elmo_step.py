@@ -51,8 +51,9 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   batches = []
   for _ in range(NUM_BATCHES):
     word_lengths = rng.integers(1, 13, (*shape, 1))
+    # The ids 98 to 122 are letters. A word begins with the id 259 and ends with
+    # 260; padding is 261.
     chars = rng.integers(98, 123, (*shape, 50))
-    # A word begins with the id 259 and ends with 260; padding is 261.
     chars = np.where(
       column <= word_lengths,
       chars,
@@ -107,6 +108,8 @@ def measure_ours(args: argparse.Namespace) -> dict:
   )
   objective = objectives.build("elmo", model, dict(negatives=args.negatives))
   schedule = optim.build_schedule(1_000_000, "constant", 1e-3, 0.0)
+  # adagrad: initial accumulator, gradient scale, clipping norm. adamw: b1, b2,
+  # epsilon, weight decay, clipping norm.
   optimizer_settings = dict(
     adagrad=(1.0, 20.0, 10.0), adamw=(0.9, 0.999, 1e-8, 0.01, 10.0)
   )[args.optimizer]
@@ -161,13 +164,17 @@ def make_peer(args: argparse.Namespace):
   from torch.nn import functional
 
   width, num_cells, num_highways = SIZES[args.size]
-  num_filters = sum(count for _, count in FILTERS)
+  num_filters = sum(filters_of_width for _, filters_of_width in FILTERS)
 
   class WordEncoder(nn.Module):
     def __init__(self):
       super().__init__()
+      # Each of the 262 character ids has a vector of 16 numbers.
       self.chars = nn.Embedding(262, 16, padding_idx=0)
-      self.convolutions = nn.ModuleList(nn.Conv1d(16, n, w) for w, n in FILTERS)
+      self.convolutions = nn.ModuleList(
+        nn.Conv1d(16, filters_of_width, filter_width)
+        for filter_width, filters_of_width in FILTERS
+      )
       self.gates = nn.ModuleList(
         nn.Linear(num_filters, 2 * num_filters) for _ in range(num_highways)
       )
@@ -175,7 +182,9 @@ def make_peer(args: argparse.Namespace):
 
     def forward(self, ids):
       x = self.chars(ids.flatten(0, 1)).transpose(1, 2)
-      x = torch.cat([c(x).max(-1).values for c in self.convolutions], -1).relu()
+      x = torch.cat(
+        [convolution(x).max(-1).values for convolution in self.convolutions], -1
+      ).relu()
       for gates in self.gates:
         candidate, gate = gates(x).chunk(2, -1)
         gate = gate.sigmoid()

@@ -52,21 +52,23 @@ def main() -> None:
   add("--steps", type=int, default=5, help="steps in a time measurement")
   add("--windows", type=int, default=7, help="time measurements of each model")
   args = parser.parse_args()
-  lengths = [int(n) for n in args.lengths.split(",")]
+  lengths = [int(length) for length in args.lengths.split(",")]
   model = loading.open_model(args.model)
   with tempfile.TemporaryDirectory() as folder:
     path = str(Path(folder, "model"))
     export.save(path, model, lengths, dtype=args.dtype)
     file_bytes = Path(path).stat().st_size
     start = time.perf_counter()
-    exported = export.load(path)
+    exported_predictor = export.load(path)
     open_seconds = time.perf_counter() - start
   vocab_size = model.config["model"]["vocab_size"]
-  live = predict.open_predictor(args.model, args.rows, dtype=args.dtype)
+  live_predictor = predict.open_predictor(
+    args.model, args.rows, dtype=args.dtype
+  )
   for length in lengths:
     batch = make_batch(args.rows, length, vocab_size)
     first_seconds, outputs, seconds = {}, {}, {"live": [], "exported": []}
-    predictors = {"live": live, "exported": exported}
+    predictors = {"live": live_predictor, "exported": exported_predictor}
     for name, predictor in predictors.items():
       start = time.perf_counter()
       outputs[name] = np.asarray(predictor.step(predictor.params, batch))
@@ -85,7 +87,7 @@ def main() -> None:
       length=length,
       rows=args.rows,
       difference=float(difference),
-      rows_per_second={name: round(r, 1) for name, r in rates.items()},
+      rows_per_second={name: round(rate, 1) for name, rate in rates.items()},
       ratio=round(rates["exported"] / rates["live"], 3),
       seconds_to_open=round(open_seconds, 2),
       seconds_of_first_batch=first_seconds,

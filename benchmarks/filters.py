@@ -23,7 +23,14 @@ FILTERS = {
   "--max-repetition=0.15": filters.Filters(max_repetition=0.15),
   "--drop-duplicates": filters.Filters(drop_duplicates=True),
   "--near-duplicates=0.8": filters.Filters(near_duplicates=0.8),
-  "all together": filters.Filters("NFKC", 5, 0.1, 0.15, True, 0.8),
+  "all together": filters.Filters(
+    normalise="NFKC",
+    min_words=5,
+    max_symbols=0.1,
+    max_repetition=0.15,
+    drop_duplicates=True,
+    near_duplicates=0.8,
+  ),
 }
 
 
@@ -32,6 +39,7 @@ def judge(records: list[sources.Record], settings: filters.Filters) -> int:
   rows, _ = filters.make_judge(settings)(records)
   earlier_documents = filters._EarlierDocuments(settings)
   verdicts = [row["verdict"] or earlier_documents.judge(row) for row in rows]
+  # The verdict 0 means that no filter drops the document.
   return verdicts.count(0)
 
 
@@ -57,9 +65,10 @@ def main() -> None:
     num_kept = judge(records, settings)
     seconds = time.process_time() - start
     print(f"{name:<22} {seconds / num_words * 1e6:.2f}  {num_kept:,}")
-  words = [filters.lower_case_words(text) for text in texts]
+  words_by_text = [filters.lower_case_words(text) for text in texts]
   repetition_shares = [
-    filters.repetition_share(w, filters.hash_shingles(w)) for w in words
+    filters.repetition_share(words, filters.hash_shingles(words))
+    for words in words_by_text
   ]
   print(
     f"largest share of symbols: {max(map(filters.symbol_share, texts)):.3f}"

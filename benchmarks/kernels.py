@@ -125,7 +125,7 @@ def make_call(
 ) -> tuple[Callable[..., Any], list[jax.Array]]:
   """Returns a function that calls all kernels of a module, and its inputs."""
   keys = iter(jax.random.split(jax.random.key(0), 8))
-  rows = args.rows, args.length
+  batch_shape = args.rows, args.length
   seed = jax.random.bits(next(keys), (2,))
 
   def draw(*shape, dtype=jnp.bfloat16):
@@ -135,34 +135,39 @@ def make_call(
     return draw(*shape, dtype=jnp.float32)
 
   if module is fused_attention:
-    head = args.width // args.heads
-    ids = jnp.ones(rows, jnp.int32)
-    inputs = [draw(*rows, args.heads, 3, head), vector(args.heads, 3, head)]
-    gradient = draw(*rows, args.heads, head)
+    head_width = args.width // args.heads
+    sequence_ids = jnp.ones(batch_shape, jnp.int32)
+    inputs = [
+      draw(*batch_shape, args.heads, 3, head_width),
+      vector(args.heads, 3, head_width),
+    ]
+    gradient = draw(*batch_shape, args.heads, head_width)
 
     def call(qkv, bias):
-      return fused_attention.attention(qkv, bias, ids, seed, DROPOUT_RATE)
+      return fused_attention.attention(
+        qkv, bias, sequence_ids, seed, DROPOUT_RATE
+      )
 
   elif module is fused_norm:
     width = args.width
-    inputs = [draw(*rows, width), draw(*rows, width)]
+    inputs = [draw(*batch_shape, width), draw(*batch_shape, width)]
     inputs += [vector(width) for _ in range(3)]
-    gradient = (draw(*rows, width),) * 2
+    gradient = (draw(*batch_shape, width),) * 2
 
     def call(*arrays):
       return fused_norm.add_norm(*arrays, seed, DROPOUT_RATE, 1e-12)
 
   else:
-    inputs = [draw(*rows, args.mlp), vector(args.mlp)]
-    gradient = draw(*rows, args.mlp)
+    inputs = [draw(*batch_shape, args.mlp), vector(args.mlp)]
+    gradient = draw(*batch_shape, args.mlp)
     function_pair = fused_activation.gelu, fused_activation.gelu_derivative
 
     def call(x, bias):
       return fused_activation.bias_activation(x, bias, *function_pair)
 
   def forward_and_backward(*arrays):
-    out, back = jax.vjp(call, *arrays[:-1])
-    return out, back(arrays[-1])
+    outputs, backward = jax.vjp(call, *arrays[:-1])
+    return outputs, backward(arrays[-1])
 
   return forward_and_backward, [*inputs, gradient]
 
@@ -178,7 +183,7 @@ def measure_kernel(
         out = compiled(*inputs)
       jax.block_until_ready(out)
     milliseconds = side_by_side.kernel_times(folder, calls)
-  times = [ms for key, ms in milliseconds.items() if name in key]
+  times = [ms for kernel, ms in milliseconds.items() if name in kernel]
   if not times:
     raise ValueError(f"{name} is not among the kernels {list(milliseconds)}.")
   return {

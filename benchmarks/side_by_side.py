@@ -61,7 +61,9 @@ def run_both_sides(script: str, arguments: dict[str, Any], key: str) -> str:
   rate, peer_rate = (report[side].get(key) for side in ("ours", "peer"))
   if isinstance(rate, dict) and isinstance(peer_rate, dict):
     report["ratio"] = {
-      k: round(rate[k] / peer_rate[k], 3) for k in rate if k in peer_rate
+      name: round(rate[name] / peer_rate[name], 3)
+      for name in rate
+      if name in peer_rate
     }
   elif rate and peer_rate:
     report["ratio"] = round(rate / peer_rate, 3)

@@ -96,10 +96,13 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   rng = np.random.default_rng(0)
   shape = (args.rows, args.length)
   columns = np.arange(args.length)
-  sequence = columns * args.sequences // args.length
+  # The index of the sequence to which each column belongs.
+  sequence_indices = columns * args.sequences // args.length
   batches = []
   for _ in range(NUM_BATCHES):
     positions = rng.random(shape).argsort(1)[:, : args.predictions]
+    # In BERT's vocabulary, ids below 1,000 are special or unused pieces, and
+    # 103 is [MASK].
     ids = rng.integers(1000, args.vocab, shape, dtype=np.int32)
     positions = np.sort(positions, 1).astype(np.int32)
     labels = np.take_along_axis(ids, positions, 1)
@@ -110,7 +113,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
 
     batch = dict(
       input_ids=ids,
-      sequence_ids=repeat_row(sequence + 1),
+      sequence_ids=repeat_row(sequence_indices + 1),
       mlm_positions=positions,
       mlm_ids=labels,
       mlm_weights=np.ones(labels.shape, np.float32),
@@ -118,7 +121,7 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
     if args.family != "roberta":
       batch["segment_ids"] = repeat_row(columns >= args.length // 2)
     if args.sequences > 1:
-      starts = np.searchsorted(sequence, sequence)
+      starts = np.searchsorted(sequence_indices, sequence_indices)
       batch["position_ids"] = repeat_row(columns - starts)
     if DEFAULT_SIZES[args.family].has_pairs:
       batch |= dict(

@@ -118,6 +118,7 @@ class Electra(torch.nn.Module):
     noise = torch.empty_like(probabilities).exponential_()
     drawn_ids = (probabilities / noise).argmax(-1)
     seen_ids = input_ids.scatter(1, positions, drawn_ids)
+    # A drawn token that equals the original token does not count as replaced.
     is_replaced = seen_ids != input_ids.scatter(1, positions, original)
     logits = self.discriminator(input_ids=seen_ids, **other_inputs).logits
     losses = functional.binary_cross_entropy_with_logits(

@@ -53,8 +53,8 @@ def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
   family, variant = PUBLISHED_SIZES[name]
   encoder = models.family(family).build(variant, dtype=dtype)
   ids = jnp.zeros((1, 8), jnp.int32)
-  boxed = jax.jit(encoder.init)(jax.random.key(0), ids)
-  return encoder, nn.unbox(boxed)["params"]
+  boxed_variables = jax.jit(encoder.init)(jax.random.key(0), ids)
+  return encoder, nn.unbox(boxed_variables)["params"]
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return (hidden * weights).sum(1) / weights.sum(1)
 
   speeds, ms_by_length = {}, {}
-  lengths = [n for n in args.lengths if n <= encoder.max_length]
+  lengths = [length for length in args.lengths if length <= encoder.max_length]
   if not lengths:
     raise ValueError(
       f"{name} takes rows of at most {encoder.max_length} tokens; give a"
@@ -82,8 +82,8 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
     def run(count, ids=ids, mask=mask):
       for _ in range(count):
-        out = sentence_vectors(params, ids, mask)
-      out.block_until_ready()
+        vectors = sentence_vectors(params, ids, mask)
+      vectors.block_until_ready()
 
     ms, ms_of_windows = side_by_side.time_calls(run, args.steps, args.windows)
     speeds[str(length)] = round(len(ids) / ms * 1e3, 1)

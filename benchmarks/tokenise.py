@@ -31,13 +31,13 @@ Row = dict[str, Any]
 def measure(name: str, counts: Iterable[int]) -> Row:
   """Times an iterator over numbers of tokens, until it ends."""
   start = time.process_time()
-  tokens = sum(counts)
+  num_tokens = sum(counts)
   cpu_seconds = time.process_time() - start
   return {
     "form": name,
-    "tokens": tokens,
+    "tokens": num_tokens,
     "cpu_seconds": round(cpu_seconds, 3),
-    "million_tokens_per_cpu_second": round(tokens / cpu_seconds / 1e6, 3),
+    "million_tokens_per_cpu_second": round(num_tokens / cpu_seconds / 1e6, 3),
   }
 
 
@@ -90,8 +90,8 @@ def measure_function(
   batch_size: int,
 ) -> Row:
   """Measures a function that returns ids, or objects as long as the ids."""
-  calls = batches(lines, batch_size)
-  return measure(name, (sum(map(len, encode(texts))) for texts in calls))
+  line_batches = batches(lines, batch_size)
+  return measure(name, (sum(map(len, encode(texts))) for texts in line_batches))
 
 
 def measure_hugging_face(

@@ -91,9 +91,15 @@ def measure_ours(args: argparse.Namespace) -> dict:
   model |= json.loads(args.model)
   name, options, optimizer_name, b2, clip_norm = OBJECTIVES[args.family]
   objective = objectives.build(name, model, options)
-  schedule = optim.build_schedule(1_000_000, "bert", 1e-4, 0.01)
+  schedule = optim.build_schedule(1_000_000, "bert", peak=1e-4, warmup=0.01)
   optimizer = optim.build_optimizer(
-    schedule, optimizer_name, 0.9, b2, 1e-6, 0.01, clip_norm
+    schedule,
+    optimizer_name,
+    b1=0.9,
+    b2=b2,
+    epsilon=1e-6,
+    weight_decay=0.01,
+    clip_norm=clip_norm,
   )
   batches = step_batches.make_batches(args)
   with sharding.use_mesh(mesh):

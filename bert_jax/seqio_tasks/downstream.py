@@ -109,7 +109,16 @@ def _register(
   length: int,
   make_tokenizer: Callable[[], Vocabulary],
 ) -> seqio.Task:
-  """Registers a task whose rows `split_rows` returns for each of its splits."""
+  """Registers a task.
+
+  Args:
+    name: the name of the seqio task.
+    task: the task, whose labels may not be read yet.
+    split_rows: returns the task and the rows of a split.
+    split_names: the names of all splits.
+    length: the number of tokens in a row.
+    make_tokenizer: returns the tokenizer.
+  """
 
   def open_split(
     split: str, shuffle_files: bool, seed: int | None = None
@@ -185,7 +194,9 @@ def _padded_rows(
     )
     has_label_list = task.kind in ("multi_label", "span")
     label_weight = tf.reduce_all(has_label) if has_label_list else has_label
-    copied_columns = {k: row[k] for k in ("row", "unanswerable") if k in row}
+    copied_columns = {
+      key: row[key] for key in ("row", "unanswerable") if key in row
+    }
     return copied_columns | {
       "input_ids": pad_to_length(row["ids"], pad),
       "segment_ids": tf.cast(is_token & (positions >= row["second"]), tf.int32),
@@ -194,9 +205,12 @@ def _padded_rows(
       "label_weights": tf.cast(label_weight, tf.float32),
     }
 
-  ds = tf.data.Dataset.from_tensor_slices(columns).map(lay_out)
+  dataset = tf.data.Dataset.from_tensor_slices(columns).map(lay_out)
   if task.kind != "choice":
-    return ds
-  ds = ds.batch(task.num_choices, drop_remainder=True)
-  inputs = ("input_ids", "segment_ids", "sequence_ids")
-  return ds.map(lambda e: {k: e[k] if k in inputs else e[k][0] for k in e})
+    return dataset
+  dataset = dataset.batch(task.num_choices, drop_remainder=True)
+  # Each choice has its own inputs. Take all other arrays from the first choice.
+  input_keys = ("input_ids", "segment_ids", "sequence_ids")
+  return dataset.map(
+    lambda e: {key: e[key] if key in input_keys else e[key][0] for key in e}
+  )

@@ -340,7 +340,9 @@ class RowSource(seqio.DataSource):
       task_sources = [task.source for task in mixture.tasks]
       if self in task_sources:
         position = task_sources.index(self)
-        path_keys = [getattr(x, "path_key", None) for x in task_sources]
+        path_keys = [
+          getattr(source, "path_key", None) for source in task_sources
+        ]
         if self.path_key in path_keys[:position]:
           index = max(index, position)
     return index
@@ -460,7 +462,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
       key: self.FeatureSpec(dtype=tf.as_dtype(dtype), rank=len(shape))
       for key, (shape, dtype) in self._features.items()
     }
-    self.lengths = {key: s[0] for key, (s, _) in self._features.items()}
+    self.lengths = {key: shape[0] for key, (shape, _) in self._features.items()}
     # `_convert_features` checks the shapes once, not for each row.
     super().__init__(pack=False, apply_length_check=False)
 
@@ -610,9 +612,9 @@ def _record_reader(
   """Returns a function that yields raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read_records, inputs, split, format), repr(inputs)
-  found_sources = sources.find_sources(inputs, format)
-  version = [(source.format, source.version) for source in found_sources]
-  return functools.partial(sources.read_records, found_sources), version
+  input_sources = sources.find_sources(inputs, format)
+  version = [(source.format, source.version) for source in input_sources]
+  return functools.partial(sources.read_records, input_sources), version
 
 
 def _read_records(
@@ -623,14 +625,17 @@ def _read_records(
   # mix their lines, and a document would get sentences of several files.
   num_shards = len(source.list_shards(split))
   for shard in (seqio.ShardInfo(i, num_shards) for i in range(num_shards)):
-    ds = source.get_dataset(split=split, shuffle=False, shard_info=shard)
-    texts = map(_text_of_element, ds.as_numpy_iterator())
+    dataset = source.get_dataset(split=split, shuffle=False, shard_info=shard)
+    texts = map(_text_of_element, dataset.as_numpy_iterator())
+    # How far the reading of a seqio source has come (`share`) is not known.
     if format != "bert":
-      yield from (sources.Record(t, "paragraphs", 0.0) for t in texts)
+      yield from (
+        sources.Record(text, layout="paragraphs", share=0.0) for text in texts
+      )
       continue
     for is_blank, lines in itertools.groupby(texts, lambda t: not t.strip()):
       if not is_blank:
-        yield sources.Record("\n".join(lines), "lines", 0.0)
+        yield sources.Record("\n".join(lines), layout="lines", share=0.0)
 
 
 def _text_of_element(element: Any) -> str:
@@ -737,7 +742,9 @@ def open_heldout(
     opened_documents[0].vocab_size,
   )
   recipe = make_recipe(builder, special, vocab_size, options)
-  return streams.Heldout([s.corpus(split) for s in row_sources], recipe, limit)
+  return streams.Heldout(
+    [source.corpus(split) for source in row_sources], recipe, limit
+  )
 
 
 loader.OPENERS.append(loader.Opener(registered_names, open_data, open_heldout))
