@@ -76,7 +76,7 @@ def test_options_that_are_cut_are_counted(
   num_different_rows,
 ):
   options = [
-    f"{random_words(option_words, seed)} {suffix}" for seed in range(1, 5)
+    f"{random_words(option_words, seed=seed)} {suffix}" for seed in range(1, 5)
   ]
   question_text = (
     random_words(question_words)
@@ -84,15 +84,15 @@ def test_options_that_are_cut_are_counted(
     else "_ " + random_words(-question_words)
   )
   counts = prepare_and_count(
-    tmp_path, random_words(passage_words, 9), question_text, options
+    tmp_path, random_words(passage_words, seed=9), question_text, options
   )
   assert counts == (expected_counts, num_different_rows)
 
 
 def test_options_that_were_equal_before_are_not_counted(tmp_path):
-  options = [random_words(10, seed) for seed in (1, 1, 2, 3)]
+  options = [random_words(10, seed=seed) for seed in (1, 1, 2, 3)]
   assert prepare_and_count(
-    tmp_path, random_words(600, 9), random_words(100), options
+    tmp_path, random_words(600, seed=9), random_words(100), options
   ) == ({CUT_NOTE: 4}, 3)
 
 
@@ -100,7 +100,7 @@ def test_the_command_prints_the_examples(tmp_path, capsys):
   """A printed line has the number of examples of a note, and their ids."""
   header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
   examples = [
-    f"{i},{random_words(30, i)},{random_words(size)},a,b,cat,dog,1\n"
+    f"{i},{random_words(30, seed=i)},{random_words(size)},a,b,cat,dog,1\n"
     for i, size in enumerate((30, 5, 40))
   ]
   path = files.write_text(tmp_path / "a.csv", header + "".join(examples))

@@ -32,7 +32,7 @@ def test_stripped_marks_that_are_no_accents_are_counted(
 
   The warning must have the share of the characters that would change.
   """
-  counter = cleaning.MarkCounter(algorithm == "unigram")
+  counter = cleaning.MarkCounter(by_combining_class=algorithm == "unigram")
   for line in TEXTS[language]:
     counter.add(line)
   warning = counter.warning()

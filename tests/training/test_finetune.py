@@ -352,7 +352,7 @@ def test_a_run_writes_its_scores_and_its_task(tuned_run):
   for example in tiny_tasks.classified_examples(10, 2):
     ids = vocabulary.encode_batch(example["texts"])[0]
     row = np.zeros((1, 16), np.int32)
-    row[0, : len(ids) + 2] = [2, *ids, 3]
+    row[0, : len(ids) + 2] = [2, *ids, 3]  # 2 is [CLS], 3 is [SEP].
     batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
     logits = apply({"params": model.params}, batch)
     num_correct += ("cat", "dog")[int(logits.argmax())] == example["label"]

@@ -38,6 +38,7 @@ def test_activations_follow_the_published_formula(mesh):
   There are s tokens in a row, b rows, h numbers in a state, and a heads.
   """
   model, plan = make_model_and_plan()
+  # Here s = 512, b = 16, h = 1024 and a = 16; there are 24 layers.
   expected_bytes = 512 * 16 * 1024 * (34 + 5 * 16 * 512 / 1024) * 24
   assert memory.activation_bytes(model, plan[1], mesh) == expected_bytes
   model, plan = make_model_and_plan(dtype="float32")
@@ -46,6 +47,7 @@ def test_activations_follow_the_published_formula(mesh):
 
 def test_a_kernel_keeps_no_scores(mesh, with_kernel):
   model, plan = make_model_and_plan()
+  # The formula without its second term, which counts the scores.
   expected_bytes = 512 * 16 * 1024 * 34 * 24
   assert memory.activation_bytes(model, plan[1], mesh) == expected_bytes
 

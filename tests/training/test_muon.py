@@ -182,7 +182,7 @@ def test_a_phase_may_have_its_own_mask_rate():
       ),
       phase2=config_lib.Phase(**phase_options, max_predictions=5),
     ),
-    data=config_lib.Data("x", "full_sentences", mask_rate=0.15),
+    data=config_lib.Data(path="x", builder="full_sentences", mask_rate=0.15),
   )
   rates = [phase.data_options["mask_rate"] for phase in phases.plan(run_config)]
   assert rates == [0.4, 0.15]

@@ -123,6 +123,7 @@ def test_a_run_without_phases_has_one_phase():
       None,
       "positive",
     ),
+    # 0.3 of the batch size, 256, is not a whole number.
     (dict(phase1=dict(batch_scale=0.3)), None, "76.8"),
     (dict(phase1={}), dict(length=3), "config.data.length"),
     (dict(phase1=dict(lenght=3)), None, "phases.phase1.lenght.*length"),

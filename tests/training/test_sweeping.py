@@ -16,7 +16,7 @@ from bert_jax.training import evaluate_task, sweep
 def make_outcome(seed, error=None, **metrics):
   rows = [{"step": 9, "split": "heldout", **metrics}] if metrics else []
   return sweep.Outcome(
-    sweep.PlannedRun(point={}, seed=seed, config={}), error, rows
+    sweep.PlannedRun(point={}, seed=seed, config={}), error=error, rows=rows
   )
 
 
@@ -25,7 +25,7 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
     make_outcome(0, pearson=0.25),
     make_outcome(1, pearson=math.nan),
     make_outcome(2, pearson=0.75),
-    make_outcome(3, "diverged"),
+    make_outcome(3, error="diverged"),
     make_outcome(4, loss=1.0),
   ]
   lines = sweep.write_report(str(tmp_path), outcomes, "pearson")
@@ -60,7 +60,8 @@ def test_runs_that_predict_one_tag_only_are_counted(tag, num_labels):
   )
   row_lengths = np.diff(encoded_examples.rows.starts)
   logits = [np.tile([1.0, 0.0, 0.0], (length, 1)) for length in row_lengths]
-  # Token 1 is the first word; token 0 is [CLS].
+  # Every token gets the tag O, but then the first word gets `tag`. It is token
+  # 1, because token 0 is [CLS].
   logits[0][1, task.labels.index(tag)] = 2.0
   split = Split(
     name="validation",

@@ -72,6 +72,7 @@ def find_likeliest_words(input_folder):
   length = model.module.encoder.max_length
 
   def find(ids, index, count):
+    # 2 is [CLS], 3 is [SEP], and 4 is [MASK].
     row = [2, *ids, 3, *ids, 3][:length]
     row[1 + index] = 4
     input_ids = np.zeros((1, length), np.int32)

@@ -65,7 +65,7 @@ def text_logits(path, text):
   """Returns the logits that the module gives for one text."""
   ids = tiny_tasks.vocabulary().encode_batch([text])[0]
   row = np.zeros((1, 12), np.int32)
-  row[0, : len(ids) + 2] = [2, *ids, 3]
+  row[0, : len(ids) + 2] = [2, *ids, 3]  # 2 is [CLS], 3 is [SEP].
   batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
   return np.asarray(logits_function(path)(batch)[0])
 
@@ -212,6 +212,7 @@ def test_windows_of_a_context_overlap_by_half(model_paths):
     np.flatnonzero(rows.offsets[begin:end, 0] >= 0) + begin
     for begin, end in zip(rows.starts[:-1], rows.starts[1:], strict=True)
   ]
+  # A word and its space have 4 characters.
   first_words = [
     int(rows.offsets[positions[0], 0]) // 4 for positions in context_positions
   ]
@@ -280,7 +281,7 @@ def test_masks_are_filled_in_texts_of_any_length(model_paths):
   assert candidates[0]["probability"] >= candidates[1]["probability"]
   ids = tiny_tasks.vocabulary().encode_special(texts[0])
   batch = {
-    "input_ids": jnp.array([[2, *ids, 3]]),
+    "input_ids": jnp.array([[2, *ids, 3]]),  # 2 is [CLS], 3 is [SEP].
     "mlm_positions": jnp.array([[2]]),
     "cls_positions": jnp.array([[0]]),
   }

@@ -66,6 +66,7 @@ def test_every_array_becomes_a_parameter(tmp_path):
   for rule in bilm.rules(weights.config["model"]):
     param = weights.arrays[rule.path]
     if rule.name_in_file == "char_embed":
+      # Our table begins with an additional vector of zeros, for padding.
       assert not param[0].any()
       param = param[1:]
     assert (param == number_by_name[rule.name_in_file]).all(), rule
