@@ -76,8 +76,11 @@ def sentences_of_split(
   task: Task, examples: Examples, layers: list[np.ndarray], name: str
 ) -> TaggedSentences:
   """Returns the features and tags of a split."""
-  ids = {tag: i for i, tag in enumerate(task.labels)}
-  tags = [np.int32([ids[tag] for tag in e["tags"]]) for e in examples]
+  id_by_tag = {tag: i for i, tag in enumerate(task.labels)}
+  tags = [
+    np.int32([id_by_tag[tag] for tag in example["tags"]])
+    for example in examples
+  ]
   return TaggedSentences([FEATURES_OF_LAYERS[name](x) for x in layers], tags)
 
 
@@ -95,7 +98,8 @@ def train_tagger(
   """Trains one tagger; returns its line of the output."""
   start = time.perf_counter()
   inputs = {
-    s: sentences_of_split(task, splits[s], layers[s], name) for s in SPLIT_FILES
+    split: sentences_of_split(task, splits[split], layers[split], name)
+    for split in SPLIT_FILES
   }
   module = BiLstmTagger(len(task.labels), args.hidden)
   options = TrainingOptions(epochs=args.epochs, seed=args.seed)

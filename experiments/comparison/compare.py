@@ -42,7 +42,7 @@ from bert_jax.training import config as config_lib  # noqa: E402
 from bert_jax.training import phases, setup, topologies  # noqa: E402
 
 # The numbers of evaluations and of logged rows in a run.
-EVALUATIONS, LOG_ROWS = 8, 40
+NUM_EVALUATIONS, NUM_LOG_ROWS = 8, 40
 # Task -> (its config, number of epochs, peak learning rate).
 TASKS = {
   "cola": ("glue:cola", 6.0, 5e-5),
@@ -50,7 +50,7 @@ TASKS = {
   "wnut17": ("ner:wnut17", 8.0, 5e-5),
 }
 # Systems whose model may become the teacher of the students.
-TEACHERS = tuple(n for n in systems.MASKED_SYSTEMS if n != "albert")
+TEACHERS = tuple(name for name in systems.MASKED_SYSTEMS if name != "albert")
 # Systems with different shapes, whose speed is measured.
 SPEED_SYSTEMS = ("bert", "albert", "electra", "gpt", "elmo", "distilbert")
 SPEED_SYSTEMS += ("tinybert",)
@@ -77,7 +77,7 @@ class PhaseCost:
 def steps_for_flops(costs: list[PhaseCost], flops: float) -> int:
   """Returns the number of steps that a budget pays for.
 
-  The number is a multiple of `LOG_ROWS`. So logged rows and evaluations are
+  The number is a multiple of `NUM_LOG_ROWS`. So logged rows and evaluations are
   equally many steps apart, and the last evaluation is at the last step.
 
   Args:
@@ -85,24 +85,24 @@ def steps_for_flops(costs: list[PhaseCost], flops: float) -> int:
     flops: the budget.
 
   Raises:
-    ValueError: the budget pays for fewer than `LOG_ROWS` steps.
+    ValueError: the budget pays for fewer than `NUM_LOG_ROWS` steps.
   """
   mean_flops = sum(cost.share * cost.flops for cost in costs)
   return _whole_rows(flops / mean_flops)
 
 
 def steps_for_seconds(steps_per_second: float, seconds: float) -> int:
-  """Returns the number of steps that a time allows, at least `LOG_ROWS`."""
-  return _whole_rows(max(steps_per_second * seconds, LOG_ROWS))
+  """Returns the number of steps that a time allows, at least `NUM_LOG_ROWS`."""
+  return _whole_rows(max(steps_per_second * seconds, NUM_LOG_ROWS))
 
 
 def _whole_rows(steps: float) -> int:
-  """Rounds a number of steps down to a multiple of `LOG_ROWS`."""
-  if steps < LOG_ROWS:
+  """Rounds a number of steps down to a multiple of `NUM_LOG_ROWS`."""
+  if steps < NUM_LOG_ROWS:
     raise ValueError(
-      f"the budget pays for {steps:.1f} steps; give at least {LOG_ROWS}."
+      f"the budget pays for {steps:.1f} steps; give at least {NUM_LOG_ROWS}."
     )
-  return int(steps) // LOG_ROWS * LOG_ROWS
+  return int(steps) // NUM_LOG_ROWS * NUM_LOG_ROWS
 
 
 def read_plan(name: str, vocab_size: int) -> tuple[list[PhaseCost], int]:
@@ -167,10 +167,11 @@ def summarise_training(
     fast rows of each phase; "mfu"; and "curve", a dict for each evaluation with
     the step, the FLOPs, the seconds and the metrics.
   """
-  starts, begin = [], 0.0
+  # The steps at which the phases begin.
+  starts, share_before = [], 0.0
   for cost in costs:
-    starts.append(round(begin * steps))
-    begin += cost.share
+    starts.append(round(share_before * steps))
+    share_before += cost.share
   ends = [*starts[1:], steps]
   training_rows = [row for row in rows if row["split"] == "train"]
   rows_by_phase = [
@@ -188,20 +189,24 @@ def summarise_training(
       for step_cost, start, end in zip(step_costs, starts, ends, strict=True)
     )
 
-  flops, times = [c.flops for c in costs], [1 / rate for rate in rates]
+  # What a step costs in each phase.
+  step_flops, step_seconds = (
+    [cost.flops for cost in costs],
+    [1 / rate for rate in rates],
+  )
   curve = [
     {
-      "flops": total(row["step"], flops),
-      "seconds": round(total(row["step"], times), 2),
-      **{k: v for k, v in row.items() if k != "split"},
+      "flops": total(row["step"], step_flops),
+      "seconds": round(total(row["step"], step_seconds), 2),
+      **{name: value for name, value in row.items() if name != "split"},
     }
     for row in rows
     if row["split"] == "heldout"
   ]
   summary = {
-    "seconds": round(total(steps, times), 2),
-    "flops": total(steps, flops),
-    "positions": total(steps, [float(c.positions) for c in costs]),
+    "seconds": round(total(steps, step_seconds), 2),
+    "flops": total(steps, step_flops),
+    "positions": total(steps, [float(cost.positions) for cost in costs]),
     "steps_per_second": rates,
     "tokens_per_second": [
       fast_rate(phase_rows, "tokens_per_second") for phase_rows in rows_by_phase
@@ -241,8 +246,8 @@ class Records:
   def write(self, record: dict[str, Any], *parts: object) -> None:
     """Writes the whole file of a piece at once, and prints a line."""
     files.write_json(self.path(*parts), record)
-    line = {k: v for k, v in record.items() if k != "curve"}
-    say(f"{'.'.join(map(str, parts))} {str(line)[:400]}")
+    fields = {key: value for key, value in record.items() if key != "curve"}
+    say(f"{'.'.join(map(str, parts))} {str(fields)[:400]}")
 
 
 def say(line: str) -> None:
@@ -340,12 +345,12 @@ class Driver:
 
   def train_run(self, name: str, folder: str, flags: list[str]) -> int:
     """Runs `bert_jax train` for a system; returns the exit status."""
-    first = [
+    first_arguments = [
       *("-m", "bert_jax", "train"),
       f"--config={HERE}/config.py:{self.scaled_name(name)}",
       f"--workdir={folder}",
     ]
-    return self.run(folder + ".log", 0.45, [*first, *flags])
+    return self.run(folder + ".log", 0.45, [*first_arguments, *flags])
 
   def steps_of_elmo(self) -> int:
     """Returns ELMo's steps for the seconds that BERT's steps take.
@@ -517,8 +522,8 @@ def interval_flags(steps: int) -> list[str]:
   """Returns the flags for a run's number of steps and for its intervals."""
   return [
     f"--config.total_steps={steps}",
-    f"--config.log.every={steps // LOG_ROWS}",
-    f"--config.evaluate.every={steps // EVALUATIONS}",
+    f"--config.log.every={steps // NUM_LOG_ROWS}",
+    f"--config.evaluate.every={steps // NUM_EVALUATIONS}",
     f"--config.checkpoint.every={steps // 2}",
   ]
 
@@ -567,10 +572,11 @@ def table_row(records: Records, name: str, seed: int) -> str:
   blimp = records.read(name, seed, "blimp")
   cells.append(f"{100 * blimp['accuracy']:.1f}" if blimp else "")
   for task in TASKS:
+    # A task has at most 9 seeds.
     scores = [
-      100 * last_score(piece["scores"])
+      100 * last_score(fine_tuning["scores"])
       for task_seed in range(9)
-      if (piece := records.read(name, seed, task, task_seed))
+      if (fine_tuning := records.read(name, seed, task, task_seed))
     ]
     cells.append(f"{median(scores):.1f} ({len(scores)})" if scores else "")
   return "| " + " | ".join(cells) + " |"
@@ -610,13 +616,17 @@ def result(records: Records, name: str, seed: int) -> dict[str, Any]:
     collected["blimp"] = {
       "method": blimp["method"],
       "accuracy": blimp["accuracy"],
-      "phenomena": {k: v["accuracy"] for k, v in blimp["phenomena"].items()},
+      "phenomena": {
+        phenomenon: scores["accuracy"]
+        for phenomenon, scores in blimp["phenomena"].items()
+      },
     }
   for task in TASKS:
+    # A task has at most 9 seeds.
     scores = [
-      last_score(piece["scores"])
+      last_score(fine_tuning["scores"])
       for task_seed in range(9)
-      if (piece := records.read(name, seed, task, task_seed))
+      if (fine_tuning := records.read(name, seed, task, task_seed))
     ]
     if scores:
       collected[task] = scores
@@ -629,7 +639,8 @@ def result(records: Records, name: str, seed: int) -> dict[str, Any]:
     }
   if features := records.read(name, seed, "features"):
     collected["wnut17_features"] = {
-      piece["features"]: piece["best"]["test"] for piece in features["features"]
+      tagger["features"]: tagger["best"]["test"]
+      for tagger in features["features"]
     }
   return collected
 

@@ -206,7 +206,7 @@ def student_config(name: str, is_tiny: bool) -> ConfigDict:
     teacher=dict(
       path="",
       model=dict(family="bert", variant="small")
-      | {k: teacher_size[k] for k in SIZE_KEYS},
+      | {key: teacher_size[key] for key in SIZE_KEYS},
     ),
   )
   rows = dict(data=SENTENCES["data"])

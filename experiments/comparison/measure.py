@@ -44,7 +44,8 @@ from bert_jax.use import (
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 
-LENGTH, ROWS = 128, 2048
+# The number of tokens in a row, and the number of held-out rows to score.
+LENGTH, NUM_ROWS = 128, 2048
 COMMON_ROWS = dict(
   builder="full_sentences",
   length=LENGTH,
@@ -52,7 +53,9 @@ COMMON_ROWS = dict(
   replacement="bert",
   count="round",
 )
-UNKNOWN_WORD = 2
+# The id of <UNK>.
+UNKNOWN_WORD_ID = 2
+# `pack` writes files of at most this number of bytes.
 PART_BYTES = 15_500_000
 
 
@@ -64,7 +67,7 @@ def masked_loss(model: OpenedModel, data: str, batch_size: int) -> float:
     data: the prepared folder.
     batch_size: the number of rows of a batch.
   """
-  heldout = loader.open_heldout(data, limit=ROWS, **COMMON_ROWS)
+  heldout = loader.open_heldout(data, limit=NUM_ROWS, **COMMON_ROWS)
 
   @jax.jit
   def loss(params, inputs, positions, targets, weights):
@@ -98,7 +101,7 @@ def words_log_p(module, params, inputs, targets, is_word):
   """
   outputs: Any = module.apply({"params": params}, inputs)
   # The logits at a word predict the word after it, or the word before it.
-  log_p = {k: jax.nn.log_softmax(v) for k, v in outputs.items()}
+  log_p = {name: jax.nn.log_softmax(logits) for name, logits in outputs.items()}
   forward = jnp.take_along_axis(
     log_p["next_logits"][:, :-2], targets[:, 1:-1, None], -1
   )
@@ -121,20 +124,21 @@ def score_with_elmo(
   module = elmo.ForPreTraining(model.module.encoder)
   softmax = model_folder.unflatten(dict(model.weights.training_arrays))
   params = model.params | jax.tree.map(jnp.asarray, softmax)
-  ids = {word: i for i, word in enumerate(model.vocabulary.pieces)}
+  id_by_word = {word: i for i, word in enumerate(model.vocabulary.pieces)}
   encoded = text_inputs.encode(
-    model, [text_inputs.text_of_string(i, t) for i, t in enumerate(texts)]
+    model,
+    [text_inputs.text_of_string(i, text) for i, text in enumerate(texts)],
   )
   scores = np.zeros(len(texts))
   rows = [tokens.ids for tokens in encoded]
   for batch in row_batches.batches(rows, None, batch_tokens):
     shape = batch.inputs["sequence_ids"].shape
     targets, is_word = np.zeros(shape, np.int32), np.zeros(shape, bool)
-    for i, row_number in enumerate(batch.row_indices):
-      tokens = encoded[row_number]
+    for i, text_index in enumerate(batch.row_indices):
+      tokens = encoded[text_index]
       words = tokens.pieces[tokens.begin : tokens.end]
       targets[i, tokens.begin : tokens.end] = [
-        ids.get(word, UNKNOWN_WORD) for word in words
+        id_by_word.get(word, UNKNOWN_WORD_ID) for word in words
       ]
       is_word[i, tokens.begin : tokens.end] = True
     log_p = words_log_p(module, params, batch.inputs, targets, is_word)
@@ -147,13 +151,22 @@ def measure_blimp(args: argparse.Namespace) -> dict[str, Any]:
     args.model, default_tower="discriminator", dtype="bfloat16"
   )
   if model.config["family"] == "elmo":
-    pairs = blimp.read(args.blimp, args.pairs)
-    texts = [t for p in pairs for t in (*p.good_sentences, *p.bad_sentences)]
-    scores = score_with_elmo(model, texts, 4096)
-    sizes = [len(x) for p in pairs for x in (p.good_sentences, p.bad_sentences)]
-    score_lists = np.split(scores, np.cumsum(sizes)[:-1])
+    blimp_files = blimp.read(args.blimp, args.pairs)
+    texts = [
+      text
+      for file in blimp_files
+      for text in (*file.good_sentences, *file.bad_sentences)
+    ]
+    scores = score_with_elmo(model, texts, batch_tokens=4096)
+    sentence_counts = [
+      len(sentences)
+      for file in blimp_files
+      for sentences in (file.good_sentences, file.bad_sentences)
+    ]
+    # The scores of good and of bad sentences take turns.
+    score_lists = np.split(scores, np.cumsum(sentence_counts)[:-1])
     return {"method": "lm, both directions"} | blimp.accuracies(
-      pairs, score_lists[::2], score_lists[1::2]
+      blimp_files, score_lists[::2], score_lists[1::2]
     )
   method = likelihood.default_method(model)
   if method == "lm":
@@ -216,7 +229,10 @@ def pack(args: argparse.Namespace) -> None:
   model = open_model(args.model)
   arrays = model_folder.flatten(model.params)
   content = io.BytesIO()
-  np.savez(content, **{k: np.asarray(v, np.float16) for k, v in arrays.items()})
+  np.savez(
+    content,
+    **{path: np.asarray(array, np.float16) for path, array in arrays.items()},
+  )
   os.makedirs(args.output, exist_ok=True)
   packed = content.getvalue()
   for number, start in enumerate(range(0, len(packed), PART_BYTES)):

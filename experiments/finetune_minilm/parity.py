@@ -113,21 +113,22 @@ def bert_jax_losses(config, workdir):
   """Returns the losses of `train.run`."""
   train.run(config, workdir)
   rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [r["loss"] for r in rows if r["split"] == "train"]
+  return [row["loss"] for row in rows if row["split"] == "train"]
 
 
 def bert_jax_losses_in_double(config):
-  """Returns the losses of the same steps in float64, in place of float32."""
+  """Returns the losses of the run's steps, computed in float64."""
+  # The code names float32 in many places, so replace it everywhere.
   with mock.patch.object(jnp, "float32", jnp.float64):
-    run = config_lib.parse(config)
-    model = dataclasses.replace(run.model, dtype="float64")
-    setup = building.build(dataclasses.replace(run, model=model))
+    run_config = config_lib.parse(config)
+    model_config = dataclasses.replace(run_config.model, dtype="float64")
+    setup = building.build(dataclasses.replace(run_config, model=model_config))
     objective, optimizer = setup.objective, setup.optimizer
     feed = setup.feeds[0]
     with sharding.use_mesh(setup.mesh):
       key = jax.random.key(config["seed"])
-      parts = objective, optimizer, setup.mesh, 0, feed.shapes
-      train_state = state.init_state(*parts)
+      init_arguments = objective, optimizer, setup.mesh, 0, feed.shapes
+      train_state = state.init_state(*init_arguments)
       head_arguments = objective.is_pretrained, setup.task.labels
       params, _ = start_from.take_parameters(
         setup.start_model, train_state.params, *head_arguments
@@ -138,10 +139,10 @@ def bert_jax_losses_in_double(config):
       )
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
       step, losses = jax.jit(step), []
-      for number in range(config["total_steps"]):
-        batch = feed.training_rows.read(number * BATCH_SIZE, BATCH_SIZE)
-        train_state, values = step(train_state, {}, batch, key)
-        losses.append(float(values["loss"]))
+      for step_index in range(config["total_steps"]):
+        batch = feed.training_rows.read(step_index * BATCH_SIZE, BATCH_SIZE)
+        train_state, metrics = step(train_state, {}, batch, key)
+        losses.append(float(metrics["loss"]))
   assert all(
     x.dtype == jnp.float64 for x in jax.tree.leaves(train_state.params)
   )
@@ -160,7 +161,10 @@ def inputs_of(task, batch, dtype):
     "token_type_ids": batch["segment_ids"],
     "attention_mask": batch["sequence_ids"],
   }
-  tensors = {k: torch.from_numpy(v.astype(np.int64)) for k, v in arrays.items()}
+  tensors = {
+    name: torch.from_numpy(array.astype(np.int64))
+    for name, array in arrays.items()
+  }
   if task.kind == "regression":
     return tensors | {"labels": labels.to(dtype)}
   if task.kind == "span":
@@ -186,7 +190,8 @@ def clip_gradients(parameters, is_exact):
 def transformers_losses(task, rows, pad, buckets, args, model):
   """Trains transformers' model with torch's AdamW; returns its losses."""
   batches = Batches(task, rows, pad, BATCH_SIZE, shuffle=False, buckets=buckets)
-  parameter_groups = [[], []]  # Parameters with and without decay.
+  # Index 0 (False) has the parameters with decay, index 1 those without decay.
+  parameter_groups = [[], []]
   for name, parameter in model.named_parameters():
     parameter_groups["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
@@ -228,9 +233,9 @@ def move_weights(model):
 def compare_task(name, args):
   """Trains both sides; returns their losses and the largest difference."""
   folder, task, rows = prepare_rows(name, args)
-  path = os.path.join(args.output, name, "model")
-  model = write_model(task, args, path)
-  config = make_config(name, folder, args, path)
+  model_path = os.path.join(args.output, name, "model")
+  model = write_model(task, args, model_path)
+  config = make_config(name, folder, args, model_path)
   if args.double:
     losses, model = bert_jax_losses_in_double(config), model.double()
   else:
@@ -252,7 +257,8 @@ def compare_task(name, args):
   }
   if args.control:
     moved_losses = transformers_losses(
-      *arguments, move_weights(MODEL_CLASSES[task.kind].from_pretrained(path))
+      *arguments,
+      move_weights(MODEL_CLASSES[task.kind].from_pretrained(model_path)),
     )
     differences = np.abs(np.array(moved_losses) - np.array(peer_losses))
     report |= {"control": float(differences.max()), "shaken": moved_losses}

@@ -48,7 +48,7 @@ def bert_jax_command(args, task, seeds, workdir):
   folder = os.path.join(args.data, task)
   rows = read_meta(folder)["splits"]["train"]["rows"]
   steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
-  values = {
+  settings = {
     "init_from": args.model,
     "total_steps": steps,
     "batch_size": RECIPE["batch_size"],
@@ -62,16 +62,16 @@ def bert_jax_command(args, task, seeds, workdir):
     "schedule.warmup": RECIPE["warmup"],
   }
   if args.speed:
-    values["seed"] = seeds[0]
+    settings["seed"] = seeds[0]
     flags = []
   else:  # Evaluate only at the end, not after every epoch.
-    values |= {"evaluate.every": steps, "checkpoint.every": steps}
+    settings |= {"evaluate.every": steps, "checkpoint.every": steps}
     flags = [f"--seeds={len(seeds)}", f"--first-seed={seeds[0]}"]
   path = os.path.join(ROOT, "configs", f"glue.py:{task}")
   command = [sys.executable, "-m", "bert_jax", "sweep" if flags else "train"]
   command += [f"--config={path}", f"--workdir={workdir}", *flags]
   return command + [
-    f"--config.{key}={setting}" for key, setting in values.items()
+    f"--config.{key}={setting}" for key, setting in settings.items()
   ]
 
 
@@ -145,18 +145,20 @@ def run_process(args, task, seeds, side, max_seconds=None):
     except subprocess.TimeoutExpired:
       output = None
     seconds = round((time.monotonic() - start_time) / len(seeds), 2)
-    scores = {seed: read_scores(workdir, seed, metric) for seed in seeds}
+    scores_by_seed = {
+      seed: read_scores(workdir, seed, metric) for seed in seeds
+    }
   common_fields = {"task": task, "side": side, "peak": args.peak}
   common_fields["grouped"] = args.grouped
   common_fields |= {"compile": args.compile} if side == "theirs" else {}
   rows = []
-  for seed, values in scores.items():
+  for seed, scores in scores_by_seed.items():
     row = common_fields | {"seed": seed}
-    if not values:
+    if not scores:
       if output is not None:
         rows.append(row | {"error": output[-2000:]})
       continue
-    row |= {"metric": metric, "value": values[-1], "each_epoch": values}
+    row |= {"metric": metric, "value": scores[-1], "each_epoch": scores}
     rows.append(row | {"seconds": seconds})
   return rows
 
@@ -221,6 +223,7 @@ def difference_interval(scores, peer_scores):
   """
   from scipy import stats
 
+  # The variance of each mean.
   variances = [statistics.variance(x) / len(x) for x in (scores, peer_scores)]
   pooled_freedom = len(scores) + len(peer_scores) - 2
   squares = sum(
@@ -248,24 +251,28 @@ def table_lines(rows):
   score_rows = [row for row in rows if not row.get("speed")]
   for task in dict.fromkeys(row["task"] for row in score_rows):
     task_rows = [row for row in score_rows if row["task"] == task]
-    scores = {
-      side: {r["seed"]: r["value"] for r in task_rows if has_score(r, side)}
+    score_by_seed = {
+      side: {
+        row["seed"]: row["value"] for row in task_rows if has_score(row, side)
+      }
       for side in SIDES
     }
-    failed = sum("error" in row for row in task_rows)
+    num_failed = sum("error" in row for row in task_rows)
     metric = next((row["metric"] for row in task_rows if "metric" in row), "-")
-    values = [list(scores[side].values()) for side in SIDES]
-    if min(map(len, values)) < 2:
+    # The scores of our side, and those of their side.
+    score_lists = [list(score_by_seed[side].values()) for side in SIDES]
+    if min(map(len, score_lists)) < 2:
       lines.append(f"| {task} | two runs of each side are needed |")
       continue
     cells = [
-      f"{statistics.fmean(x):.4f} ± {statistics.stdev(x):.4f}" for x in values
+      f"{statistics.fmean(scores):.4f} ± {statistics.stdev(scores):.4f}"
+      for scores in score_lists
     ]
-    gap, low, high = difference_interval(*values)
-    counts = " + ".join(str(len(x)) for x in values)
+    gap, low, high = difference_interval(*score_lists)
+    counts = " + ".join(str(len(scores)) for scores in score_lists)
     lines.append(
       f"| {task} | {metric} | {counts} | {cells[0]} | {cells[1]} |"
-      f" {gap:+.2f} ({low:+.2f} to {high:+.2f}) | {failed} |"
+      f" {gap:+.2f} ({low:+.2f} to {high:+.2f}) | {num_failed} |"
     )
   return lines + speed_lines([r for r in rows if r.get("speed")])
 
@@ -276,24 +283,25 @@ def has_score(row, side):
 
 def speed_lines(rows):
   """Returns lines about the times of runs, with ratios of their medians."""
+  # First the (seconds, score) of each run of a side, then the median seconds.
   lines, medians = [], {}
   for row in rows:
     if "value" in row:
-      key = row["side"] + (", torch.compile" if row.get("compile") else "")
-      medians.setdefault(key, []).append((row["seconds"], row["value"]))
-  for key, pairs in medians.items():
-    seconds, values = zip(*pairs, strict=True)
+      side = row["side"] + (", torch.compile" if row.get("compile") else "")
+      medians.setdefault(side, []).append((row["seconds"], row["value"]))
+  for side, pairs in medians.items():
+    seconds, scores = zip(*pairs, strict=True)
     lines.append(
-      f"{key}: {', '.join(f'{s:.1f}' for s in seconds)} s, median"
+      f"{side}: {', '.join(f'{s:.1f}' for s in seconds)} s, median"
       f" {statistics.median(seconds):.1f}; scores"
-      f" {', '.join(f'{v:.4f}' for v in values)}"
+      f" {', '.join(f'{score:.4f}' for score in scores)}"
     )
-    medians[key] = statistics.median(seconds)
+    medians[side] = statistics.median(seconds)
   if "ours" in medians:
     lines += [
-      f"ours / {key}: {medians['ours'] / median:.2f}"
-      for key, median in medians.items()
-      if key != "ours"
+      f"ours / {side}: {medians['ours'] / median:.2f}"
+      for side, median in medians.items()
+      if side != "ours"
     ]
   return lines
 

@@ -30,7 +30,9 @@ EVAL_BATCH_SIZE = 128
 def read_rows(folder, split):
   """Returns a split's arrays: `ids`, `starts`, `second` and `labels`."""
   with np.load(os.path.join(folder, f"{split}.npz")) as arrays:
-    return {k: arrays[k] for k in ("ids", "starts", "second", "labels")}
+    return {
+      name: arrays[name] for name in ("ids", "starts", "second", "labels")
+    }
 
 
 def group_by_length(order, sizes, batch_size):
@@ -106,12 +108,13 @@ def evaluate_model(model, rows, pad, metric, device):
 
 def make_optimizer(model, args, steps):
   """Returns AdamW and its schedule; biases and LayerNorm do not decay."""
-  parameters = [[], []]  # Parameters with and without decay.
+  # Index 0 (False) has the parameters with decay, index 1 those without decay.
+  parameter_groups = [[], []]
   for name, parameter in model.named_parameters():
-    parameters["bias" in name or "LayerNorm" in name].append(parameter)
+    parameter_groups["bias" in name or "LayerNorm" in name].append(parameter)
   groups = [
-    {"params": parameters[0], "weight_decay": args.decay},
-    {"params": parameters[1], "weight_decay": 0.0},
+    {"params": parameter_groups[0], "weight_decay": args.decay},
+    {"params": parameter_groups[1], "weight_decay": 0.0},
   ]
   optimizer = torch.optim.AdamW(groups, lr=args.peak, eps=1e-8, fused=True)
   warmup_steps = round(args.warmup * steps)

@@ -106,8 +106,10 @@ class Study:
       with open(scores_path, encoding="utf-8") as f:
         blimp = json.load(f)["blimp"]
       row["blimp"] = blimp["accuracy"]
-      phenomena = [p["accuracy"] for p in blimp["phenomena"].values()]
-      row["blimp_phenomena"] = sum(phenomena) / len(phenomena)
+      accuracies = [
+        phenomenon["accuracy"] for phenomenon in blimp["phenomena"].values()
+      ]
+      row["blimp_phenomena"] = sum(accuracies) / len(accuracies)
     self.write_row(row)
 
   def run_gpu(self, gpu: int) -> None:

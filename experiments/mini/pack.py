@@ -116,11 +116,11 @@ def encode(
     if not path.endswith(("/kernel", "/embedding")):
       stored[path] = array.astype(np.float16)
       continue
-    axis = {"axis": -1, "keepdims": True}
-    root_mean_square = np.sqrt((array**2).mean(**axis))
-    best_steps = step / np.sqrt(squares[path].mean(**axis) + 1e-30)
+    over_row = {"axis": -1, "keepdims": True}
+    root_mean_square = np.sqrt((array**2).mean(**over_row))
+    best_steps = step / np.sqrt(squares[path].mean(**over_row) + 1e-30)
     # A code is an int8, so the largest weight must be at most 127 steps.
-    least_steps = np.abs(array).max(**axis) / 127
+    least_steps = np.abs(array).max(**over_row) / 127
     steps = np.maximum(
       np.minimum(best_steps, LARGEST_STEP * root_mean_square), least_steps
     ).astype(np.float16)

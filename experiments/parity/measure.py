@@ -111,7 +111,7 @@ def encoder_difference(folder: str, onnx: str) -> float:
   import onnxruntime
 
   loaded = open_model(folder)
-  rows = [e.ids for e in loaded.tokenizer.encode_batch(SENTENCES)]
+  rows = [encoding.ids for encoding in loaded.tokenizer.encode_batch(SENTENCES)]
   mask = np.zeros((len(rows), max(map(len, rows))), np.int32)
   ids = mask.copy()
   for i, row in enumerate(rows):
@@ -130,15 +130,15 @@ def masked_accuracy(folder: str, family: str) -> float:
   """Masks each token alone; returns the share that is predicted correctly."""
   loaded = open_model(folder, family=family)
   with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as f:
-    index = {piece.rstrip("\n"): i for i, piece in enumerate(f)}
+    id_by_piece = {piece.rstrip("\n"): i for i, piece in enumerate(f)}
   apply = jax.jit(lambda p, b: loaded.module.apply({"params": p}, b))
   num_correct = num_tokens = 0
   for reaction in REACTIONS:
     tokens = ["[CLS]", *SMILES.findall(reaction), "[SEP]"]
-    ids = np.array([index[token] for token in tokens], np.int32)
+    ids = np.array([id_by_piece[token] for token in tokens], np.int32)
     positions = np.arange(1, len(ids) - 1, dtype=np.int32)
     rows = np.tile(ids, (len(positions), 1))
-    rows[np.arange(len(positions)), positions] = index["[MASK]"]
+    rows[np.arange(len(positions)), positions] = id_by_piece["[MASK]"]
     masked_positions = positions[:, None]
     batch = dict(
       input_ids=rows,
@@ -188,7 +188,7 @@ def elmo_difference(folder: str, sentences: str) -> float:
     )
   )
   largest, states = 0.0, None
-  for number, batch_sentences in enumerate(zip(*groups, strict=True)):
+  for batch_index, batch_sentences in enumerate(zip(*groups, strict=True)):
     batch = characters.make_batch(
       [sentence.split() for sentence in batch_sentences]
     )
@@ -196,7 +196,7 @@ def elmo_difference(folder: str, sentences: str) -> float:
     for row in range(len(batch_sentences)):
       path = os.path.join(folder, f"lm_embeddings_{row}.hdf5")
       with h5py.File(path) as file:
-        recorded = np.concatenate(file[str(number)][...], -1)
+        recorded = np.concatenate(file[str(batch_index)][...], -1)
       computed = np.asarray(layers)[row, -1, 1 : len(recorded) + 1]
       largest = max(largest, float(abs(computed - recorded).max()))
   return largest
@@ -226,7 +226,7 @@ def main() -> None:
   real = rows_of_real_weights(args.weights) if args.weights else []
   real += rows_of_elmo(args.elmo) if args.elmo else []
   names = ("jax", "flax", "torch", "transformers")
-  versions = [f"{n} {importlib.metadata.version(n)}" for n in names]
+  versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
   head = ["git", "rev-parse", "--short", "HEAD"]
   commit = subprocess.run(head, capture_output=True, text=True).stdout.strip()
   print(

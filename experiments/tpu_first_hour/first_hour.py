@@ -85,7 +85,7 @@ def slice_of_this_machine() -> str:
     [sys.executable, "-c", program], check=True, capture_output=True, text=True
   ).stdout
   kind, _, sizes = output.strip().splitlines()[-1].partition("|")
-  names = {
+  generation_by_kind = {
     "TPU v2": "v2",
     "TPU v3": "v3",
     "TPU v4": "v4",
@@ -94,15 +94,16 @@ def slice_of_this_machine() -> str:
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
   }
-  if kind not in names:
+  if kind not in generation_by_kind:
     sys.exit(
       f"error: this machine's device is {kind!r}, not a TPU that is known here;"
       " pass --slice."
     )
   axes = json.loads(sizes)
-  if names[kind] not in ("v4", "v5p"):
+  # Only slices of v4 and v5p have three axes.
+  if generation_by_kind[kind] not in ("v4", "v5p"):
     axes = axes[:2]
-  return f"{names[kind]}:{'x'.join(map(str, axes))}"
+  return f"{generation_by_kind[kind]}:{'x'.join(map(str, axes))}"
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
@@ -278,15 +279,15 @@ def main() -> None:
   parser.add_argument("--print", action="store_true", help="only the table")
   args = parser.parse_args()
   args.workdir.mkdir(parents=True, exist_ok=True)
-  results = args.workdir / "results.jsonl"
+  results_path = args.workdir / "results.jsonl"
   records = []
-  if results.exists():
-    text = results.read_text("utf-8")
+  if results_path.exists():
+    text = results_path.read_text("utf-8")
     records = [json.loads(line) for line in text.splitlines()]
 
   def add(*new_records: dict[str, Any]) -> None:
     records.extend(new_records)
-    with results.open("a", encoding="utf-8") as file:
+    with results_path.open("a", encoding="utf-8") as file:
       file.writelines(json.dumps(record) + "\n" for record in new_records)
 
   if not args.print:
