@@ -105,10 +105,10 @@ def test_text_is_split_by_the_rules_of_the_vocabulary():
 
 
 def test_a_trained_vocabulary_has_the_words_that_occur_twice(tmp_path, capsys):
-  text = write_text(tmp_path / "t.txt")
+  text_path = write_text(tmp_path / "t.txt")
   output = tmp_path / "w.txt"
   pieces = train_vocab.train_vocab(
-    text, size=100, output=str(output), algorithm="words", rules="spaces"
+    text_path, size=100, output=str(output), algorithm="words", rules="spaces"
   )
   counts = {}
   for document in DOCUMENTS:
@@ -131,7 +131,7 @@ def test_a_trained_vocabulary_has_the_words_that_occur_twice(tmp_path, capsys):
   message = "--rules=spaces is only for --tokenizer=words"
   with pytest.raises(ValueError, match=message):
     train_vocab.train_vocab(
-      text, size=100, output=str(output) + "2", rules="spaces"
+      text_path, size=100, output=str(output) + "2", rules="spaces"
     )
 
 
@@ -151,15 +151,20 @@ def test_the_folder_keeps_words_that_the_vocabulary_lacks(prepared_folder):
     sentence for document in DOCUMENTS for sentence in document
   ]
   assert sorted(all_sentences) == sorted(input_sentences)
-  train, _ = read_sentences(prepared_folder, "train")
-  flat_words = [word for sentence in train for word in sentence]
+  train_sentences, _ = read_sentences(prepared_folder, "train")
+  flat_words = [word for sentence in train_sentences for word in sentence]
   counts = [flat_words.count(word) for word in VOCABULARY]
   # A literal `<S>` in a text is a word that is not in the vocabulary.
-  num_literal = sum("<S>" in sentence[1:] for sentence in train)
-  counts[0] -= num_literal
-  counts[2] = sum(word not in VOCABULARY for word in flat_words) + num_literal
+  num_literal_begins = sum(
+    "<S>" in sentence[1:] for sentence in train_sentences
+  )
+  # <S> is piece 0, and <UNK> is piece 2.
+  counts[0] -= num_literal_begins
+  counts[2] = (
+    sum(word not in VOCABULARY for word in flat_words) + num_literal_begins
+  )
   assert opened.unigrams.tolist() == counts
-  assert opened.special == SpecialIds(None, 2, 0, 1, None)
+  assert opened.special == SpecialIds(pad=None, unk=2, cls=0, sep=1, mask=None)
   # The files for a run leave out the words that the vocabulary lacks.
   assert sorted(opened.tokenizer_files()) == [
     "pieces.json",
@@ -375,27 +380,30 @@ def test_bad_options_are_refused(prepared_folder, tmp_path):
 
 def test_the_commands_make_a_vocabulary_and_a_folder(tmp_path):
   """`vocab` makes a vocabulary of words, and `prepare` a folder with it."""
-  text, vocab_path = write_text(tmp_path / "t.txt"), str(tmp_path / "w.txt")
+  text_path, vocab_path = (
+    write_text(tmp_path / "t.txt"),
+    str(tmp_path / "w.txt"),
+  )
 
   def run(*arguments):
     command = [sys.executable, "-m", "bert_jax", *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 
   process = run(
-    *("vocab", "--input", text, "--tokenizer", "words"),
+    *("vocab", "--input", text_path, "--tokenizer", "words"),
     *("--size", "100", "--output", vocab_path),
   )
   assert process.returncode == 0, process.stderr
   folder = str(tmp_path / "p")
   process = run(
-    *("prepare", "--input", text, "--vocab", vocab_path),
+    *("prepare", "--input", text_path, "--vocab", vocab_path),
     *("--output", folder, "--processes", "1", "--heldout", "0.2"),
   )
   assert process.returncode == 0, process.stderr
   assert "--config elmo:original" in process.stdout
   assert "--config.data.cased=True" in process.stdout
   process = run(
-    *("prepare", "--input", text, "--vocab", vocab_path, "--rules"),
+    *("prepare", "--input", text_path, "--vocab", vocab_path, "--rules"),
     *("original", "--output", folder + "2", "--processes", "1"),
   )
   assert process.returncode == 1 and "Traceback" not in process.stderr

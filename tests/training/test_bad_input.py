@@ -207,7 +207,7 @@ def test_too_few_held_out_documents_are_refused(tmp_path, heldout):
 def test_an_empty_path_and_bad_mixture_weights_are_refused():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
     building.build(config_lib.parse(two_step_config("")))
-  special_ids = SpecialIds(0, 1, 2, 3, 4)
+  special_ids = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
   recipe = recipes.bert_pairs(special_ids, 64, random_share="0.5")
   corpus = reader.corpus_from_documents(random_documents(5, 0))
   two_streams = [

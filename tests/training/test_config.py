@@ -208,7 +208,7 @@ def test_rows_below_the_shortest_length_are_refused(builder, shortest):
   if builder == "elmo":
     return
   special_ids, options = (
-    SpecialIds(0, 1, 2, 3, 4),
+    SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4),
     {"length": shortest - 1},
   )
   with pytest.raises(ValueError, match=f"needs {shortest} to 32,768"):

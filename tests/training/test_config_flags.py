@@ -201,7 +201,11 @@ def test_a_builder_is_refused_only_if_its_batches_do_not_fit(builder, name):
     "tinybert": set(tinybert.KEYS),
     "electra": set(electra.KEYS),
   }
-  builder_keys = set(RECIPES[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
+  builder_keys = set(
+    RECIPES[builder](
+      SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4), 64
+    ).features
+  )
   for family in ("bert", "roberta"):
     for has_pairs in (True, False):
       keys = needed_keys.get(name) or {

@@ -182,11 +182,13 @@ def test_run_exported_needs_only_the_exported_file(
   # The model takes at most 34 tokens, so 34 stands for 512.
   with zipfile.ZipFile(path) as archive:
     assert json.loads(archive.read("meta.json"))["lengths"] == [32, 34]
-  lines = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["classification"])
+  input_path = write_lines(
+    tmp_path / "in.jsonl", LINES_BY_KIND["classification"]
+  )
   output = tmp_path / "out.jsonl"
   command = [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
   process = subprocess.run(
-    [*command, "--input", lines, "--output", output],
+    [*command, "--input", input_path, "--output", output],
     capture_output=True,
     text=True,
     cwd=tmp_path,
@@ -320,23 +322,25 @@ def test_a_damaged_file_is_refused_in_a_sentence(exported_path, tmp_path):
     "format": "format_version is 9",
     "garbage": "does not read its program",
   }
-  lines = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["tagging"])
+  input_path = write_lines(tmp_path / "in.jsonl", LINES_BY_KIND["tagging"])
   output = str(tmp_path / "out.jsonl")
   for name, expected in message_by_file.items():
-    assert_run_exported_error(expected, str(tmp_path / name), lines, output)
-  bad_lines = write_lines(
+    assert_run_exported_error(
+      expected, str(tmp_path / name), input_path, output
+    )
+  path_of_bad_lines = write_lines(
     tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}]
   )
   expected = "bad.jsonl:2: it has no field 'text'"
-  assert_run_exported_error(expected, exported_path, bad_lines, output)
-  no_lines = write_lines(tmp_path / "empty.jsonl", [])
+  assert_run_exported_error(expected, exported_path, path_of_bad_lines, output)
+  path_of_no_lines = write_lines(tmp_path / "empty.jsonl", [])
   expected = "empty.jsonl has no lines"
-  assert_run_exported_error(expected, exported_path, no_lines, output)
+  assert_run_exported_error(expected, exported_path, path_of_no_lines, output)
   assert not pathlib.Path(output).exists()
   assert not pathlib.Path(output + ".partial").exists()
   expected = "is the input; choose another"
-  assert_run_exported_error(expected, exported_path, lines, lines)
-  input_lines = pathlib.Path(lines).read_text().splitlines()
+  assert_run_exported_error(expected, exported_path, input_path, input_path)
+  input_lines = pathlib.Path(input_path).read_text().splitlines()
   assert [json.loads(line) for line in input_lines] == LINES_BY_KIND["tagging"]
 
 

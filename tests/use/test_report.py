@@ -165,14 +165,14 @@ def test_wrong_arguments_are_refused(runs, changes, message):
 
 
 def test_a_run_without_rows_or_speed_is_refused(tmp_path):
-  empty_run = write_run(tmp_path / "empty", [])
+  empty_run_folder = write_run(tmp_path / "empty", [])
   with pytest.raises(UserError, match="run empty: .* has no rows"):
-    bert_jax.report(empty_run)
+    bert_jax.report(empty_run_folder)
   rows = [
     {key: value for key, value in row.items() if not key.endswith("_second")}
     for row in ROWS
   ]
-  run_without_speed = write_run(tmp_path / "no_speed", rows)
-  assert math.isnan(bert_jax.report(run_without_speed).table()[0]["seconds"])
+  folder_without_speed = write_run(tmp_path / "no_speed", rows)
+  assert math.isnan(bert_jax.report(folder_without_speed).table()[0]["seconds"])
   with pytest.raises(UserError, match="do not say how many seconds"):
-    bert_jax.report(run_without_speed, axis="seconds")
+    bert_jax.report(folder_without_speed, axis="seconds")

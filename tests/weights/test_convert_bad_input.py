@@ -1,4 +1,4 @@
-"""Tests errors for bad models. `convert` then writes no files."""
+"""Tests errors about bad models, for which `convert` must write no files."""
 
 import json
 import resource

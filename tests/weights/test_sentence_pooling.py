@@ -77,11 +77,11 @@ def expected_vectors(model, mode):
 def test_the_pooling_of_the_model_is_used(
   tmp_path, capsys, mode, is_normalized
 ):
-  model = write_model(
+  model_path = write_model(
     tmp_path / "model", [mode], is_normalized, is_new_format=is_normalized
   )
-  vectors, printed = run_features(tmp_path, capsys, model)
-  expected = expected_vectors(model, mode)
+  vectors, printed = run_features(tmp_path, capsys, model_path)
+  expected = expected_vectors(model_path, mode)
   if is_normalized:
     expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
   # The order of the float32 sums differs.
@@ -89,22 +89,28 @@ def test_the_pooling_of_the_model_is_used(
   assert f"by the model's own pooling: {mode}" in printed
   assert ("divided by its length" in printed) == is_normalized
   # A converted folder keeps the pooling.
-  model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
+  model_folder.write(str(tmp_path / "ours"), hf.read(model_path, "bert"))
   vectors_of_copy, _ = run_features(tmp_path, capsys, str(tmp_path / "ours"))
   np.testing.assert_array_equal(vectors_of_copy, vectors)
 
 
 def test_another_pooling_by_flag_is_used_and_noted(tmp_path, capsys):
-  model = write_model(tmp_path / "model", ["cls"], is_normalized=True)
-  vectors, printed = run_features(tmp_path, capsys, model, "--pooling", "mean")
+  model_path = write_model(tmp_path / "model", ["cls"], is_normalized=True)
+  vectors, printed = run_features(
+    tmp_path, capsys, model_path, "--pooling", "mean"
+  )
   np.testing.assert_allclose(
-    vectors, expected_vectors(model, "mean"), atol=1e-5
+    vectors, expected_vectors(model_path, "mean"), atol=1e-5
   )
   assert "own pooling is cls; mean is used instead, as" in printed
-  vectors, printed = run_features(tmp_path, capsys, model, "--pooling", "cls")
-  np.testing.assert_allclose(vectors, expected_vectors(model, "cls"), atol=1e-5)
+  vectors, printed = run_features(
+    tmp_path, capsys, model_path, "--pooling", "cls"
+  )
+  np.testing.assert_allclose(
+    vectors, expected_vectors(model_path, "cls"), atol=1e-5
+  )
   assert "is used instead" not in printed
-  _, printed = run_features(tmp_path, capsys, model, "--pooling", "piece")
+  _, printed = run_features(tmp_path, capsys, model_path, "--pooling", "piece")
   assert "pooling" not in printed
 
 
@@ -113,25 +119,29 @@ def test_another_pooling_by_flag_is_used_and_noted(tmp_path, capsys):
   [(["weightedmean"], "weightedmean"), (["cls", "max"], "cls and max")],
 )
 def test_an_unknown_pooling_is_named(tmp_path, capsys, modes, name):
-  model = write_model(tmp_path / "model", modes)
+  model_path = write_model(tmp_path / "model", modes)
   with pytest.raises(SystemExit, match=f"own pooling is {name}, which is not"):
-    run_features(tmp_path, capsys, model)
+    run_features(tmp_path, capsys, model_path)
   assert not (tmp_path / "out.npz").exists()
-  vectors, printed = run_features(tmp_path, capsys, model, "--pooling", "max")
-  np.testing.assert_allclose(vectors, expected_vectors(model, "max"), atol=1e-5)
+  vectors, printed = run_features(
+    tmp_path, capsys, model_path, "--pooling", "max"
+  )
+  np.testing.assert_allclose(
+    vectors, expected_vectors(model_path, "max"), atol=1e-5
+  )
   assert f"own pooling is {name}; max is used instead" in printed
 
 
 def test_modules_after_the_pooling_are_named(tmp_path, capsys):
-  model = write_model(tmp_path / "model", ["mean"], has_dense=True)
-  _, printed = run_features(tmp_path, capsys, model)
+  model_path = write_model(tmp_path / "model", ["mean"], has_dense=True)
+  _, printed = run_features(tmp_path, capsys, model_path)
   assert "the model's 2_Dense after the pooling is not computed here" in printed
 
 
 def test_a_model_without_a_pooling_gives_pieces(tmp_path, capsys):
-  model = write_model(tmp_path / "model", ["cls"])
+  model_path = write_model(tmp_path / "model", ["cls"])
   (tmp_path / "model" / "1_Pooling" / "config.json").unlink()
-  vectors, printed = run_features(tmp_path, capsys, model)
+  vectors, printed = run_features(tmp_path, capsys, model_path)
   assert len(vectors) == sum(len(text.split()) + 2 for text in TEXTS)
   assert "pooling" not in printed
 
