@@ -247,19 +247,23 @@ def test_an_added_token_is_one_word(family, tmp_path):
   positions_after = [i + 1 for i in added_positions if i + 1 < len(ids)]
   assert is_word_start[positions_after].all()
   documents = writer.EncodedDocuments(
-    np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
+    tokens=np.array(ids, np.uint16),
+    sentence_lengths=np.array([len(ids)]),
+    document_lengths=np.array([1]),
   )
   dtype = np.dtype(np.uint16)
-  split_writer = writer.SplitWriter(str(tmp_path), dtype, {"files": {}})
+  split_writer = writer.SplitWriter(
+    str(tmp_path), dtype=dtype, progress={"files": {}}
+  )
   split_writer.append("train", documents)
   split_writer.save({})
   split_writer.close()
   writer.write_derived_files(
     str(tmp_path),
-    vocabulary.num_ids,
-    vocabulary.at_word_boundary,
-    vocabulary.marks_word_ends,
-    vocabulary.is_added_token,
+    vocab_size=vocabulary.num_ids,
+    at_word_boundary=vocabulary.at_word_boundary,
+    marks_word_ends=vocabulary.marks_word_ends,
+    is_whole_word_piece=vocabulary.is_added_token,
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
   is_stored_start = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(
@@ -282,11 +286,11 @@ def test_special_added_tokens_are_never_masked_or_drawn(masking):
   documents = [
     [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
   ]
-  starts = [
+  word_starts = [
     [vocabulary.find_word_starts(sentence) for sentence in document]
     for document in documents
   ]
-  corpus = reader.corpus_from_documents(documents, starts)
+  corpus = reader.corpus_from_documents(documents, word_starts=word_starts)
   corpus = corpus._replace(never_masked_ids=tuple(vocabulary.never_masked_ids))
   recipe = recipes.doc_sentences(
     vocabulary.special,
@@ -298,11 +302,12 @@ def test_special_added_tokens_are_never_masked_or_drawn(masking):
     replacement="roberta",
     count="ceil",
   )
+  # From document 0 to the last document, with the random key 1.
   rows = recipe.index(corpus, 0, corpus.num_documents, 1)
-  numbers = np.arange(len(rows), dtype=np.uint64)
+  example_numbers = np.arange(len(rows), dtype=np.uint64)
   random_ids = set()
   for key in range(5):
-    batch = recipe.build(corpus, rows, numbers, key)
+    batch = recipe.build(corpus, rows, example_numbers, key)
     is_used = batch["mlm_weights"] > 0
     labels = batch["mlm_ids"][is_used]
     assert special_id not in labels and ordinary_id in labels

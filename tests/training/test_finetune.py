@@ -107,8 +107,8 @@ def tiny_batch(shape, labels):
 
 def test_gpt_trains_its_language_model_with_the_task():
   model = dict(family="gpt", variant="base", **tiny_families.SIZES)
-  arguments = dict(model=model, kind="choice", labels=("0", "1"))
-  objective = finetune.build(**arguments, lm_weight=0.5)
+  build_arguments = dict(model=model, kind="choice", labels=("0", "1"))
+  objective = finetune.build(**build_arguments, lm_weight=0.5)
   batch = tiny_batch((2, 2, 6), np.array([1, 0], np.int32))
   init = tiny_families.fast_jit(
     lambda key: nn.unbox(objective.init(key, batch))
@@ -116,6 +116,7 @@ def test_gpt_trains_its_language_model_with_the_task():
   params = init(jax.random.key(0))
 
   def sums_of(objective):
+    # teacher_params, carry, batch, rng, train
     loss_arguments = {}, {}, batch, jax.random.key(0), False
     return tiny_families.fast_jit(
       lambda p: objective.loss(p, *loss_arguments)[0]
@@ -123,7 +124,7 @@ def test_gpt_trains_its_language_model_with_the_task():
 
   sums, sums_without_lm = (
     sums_of(objective),
-    sums_of(finetune.build(**arguments)),
+    sums_of(finetune.build(**build_arguments)),
   )
   np.testing.assert_allclose(
     sums["task_loss"], sums_without_lm["task_loss"], rtol=1e-6
@@ -147,7 +148,9 @@ def test_gpt_trains_its_language_model_with_the_task():
   np.testing.assert_allclose(sums["lm_loss"], np.sum(losses_of_rows), rtol=1e-5)
   assert objective.divisors(batch)["lm_loss"] == 4.0
   with pytest.raises(ValueError, match="trains gpt"):
-    finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
+    finetune.build(
+      model | {"family": "bert"}, kind="choice", labels=(), lm_weight=0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,11 +173,12 @@ def test_the_embedding_of_padding_is_trained_only_on_request(family):
   batch["label_weights"] = np.ones(2, np.float32)
 
   def gradients(**options):
-    objective = finetune.build(model, "span", (), **options)
+    objective = finetune.build(model, kind="span", labels=(), **options)
     init = tiny_families.fast_jit(
       lambda key: nn.unbox(objective.init(key, batch))
     )
     params = init(jax.random.key(0))
+    # teacher_params, carry, batch, rng, train
     loss_arguments = {}, {}, batch, jax.random.key(0), False
     take_gradient = jax.grad(
       lambda p: objective.loss(p, *loss_arguments)[0]["task_loss"]
@@ -250,8 +254,8 @@ def test_every_task_config_builds(name):
   assert config["objective"]["name"] == "finetune"
   objective = finetune.build(
     dict(family="bert", variant="tiny", vocab_size=64),
-    "classification",
-    ("a", "b"),
+    kind="classification",
+    labels=("a", "b"),
     **{
       key: value for key, value in config["objective"].items() if key != "name"
     },
@@ -292,7 +296,9 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned_run):
     config["init_from"], tiny_tasks.PIECES, "task"
   )
   is_pretrained = finetune.build(
-    dict(family="bert", variant="tiny"), "classification", ("a", "b")
+    dict(family="bert", variant="tiny"),
+    kind="classification",
+    labels=("a", "b"),
   ).is_pretrained
   run_arrays = runs.read(str(run_folder)).arrays
   tree = traverse_util.unflatten_dict(

@@ -107,26 +107,26 @@ def test_elmos_tokenizer_splits_a_text_but_not_a_list_of_words(tmp_path):
   assert text_tokens.ids.shape == (6, 50) and word_tokens.ids.shape == (4, 50)
 
 
-def test_layers_are_combined_as_the_spec_says(bert):
-  stack = Spec((0, -2, -1), "stack")
-  stacked = extract(bert, [TEXT], **stack._asdict())[0].vectors
-  assert stacked.shape == (9, 3, 16)
+def test_layers_are_combined_by_each_method(bert):
+  stack_spec = Spec(layers=(0, -2, -1), combine="stack")
+  stacked_vectors = extract(bert, [TEXT], **stack_spec._asdict())[0].vectors
+  assert stacked_vectors.shape == (9, 3, 16)
   weights = np.array([0.5, -1.0, 2.0])
-  shares = np.exp(weights) / np.exp(weights).sum()
-  mix = stack._replace(combine="mix", mix=tuple(weights), gamma=1.5)
+  layer_shares = np.exp(weights) / np.exp(weights).sum()
+  mix_spec = stack_spec._replace(combine="mix", mix=tuple(weights), gamma=1.5)
   expected_by_spec = {
-    stack._replace(combine="concat"): stacked.reshape(9, 48),
-    stack._replace(combine="sum"): stacked.sum(1),
-    stack._replace(combine="mean"): stacked.mean(1),
-    mix: 1.5 * (stacked * shares[:, None]).sum(1),
+    stack_spec._replace(combine="concat"): stacked_vectors.reshape(9, 48),
+    stack_spec._replace(combine="sum"): stacked_vectors.sum(1),
+    stack_spec._replace(combine="mean"): stacked_vectors.mean(1),
+    mix_spec: 1.5 * (stacked_vectors * layer_shares[:, None]).sum(1),
   }
-  layer_vectors = [stacked[None, :, i] for i in range(3)]
+  layer_vectors = [stacked_vectors[None, :, i] for i in range(3)]
   for spec, expected in expected_by_spec.items():
     (combined,) = features_lib._combine_layers(layer_vectors, spec)
     np.testing.assert_allclose(combined, expected, atol=TOLERANCE)
-  (text_features,) = extract(bert, [TEXT], **mix._asdict())
+  (text_features,) = extract(bert, [TEXT], **mix_spec._asdict())
   np.testing.assert_allclose(
-    text_features.vectors, expected_by_spec[mix], atol=TOLERANCE
+    text_features.vectors, expected_by_spec[mix_spec], atol=TOLERANCE
   )
 
 

@@ -56,6 +56,7 @@ CLASS_PREFIXES = {
   "distilbert": "DistilBert",
   "gpt": "OpenAIGPT",
 }
+# The ends of names of classes in transformers.
 CLASS_ENDINGS = (
   "Model",
   "ForPreTraining",
@@ -92,7 +93,7 @@ QUICK_CASES = (
   ("distilbert", "ForQuestionAnswering"),
   ("gpt", "LMHeadModel"),
 )
-LABELS = {0: "contra", 1: "neutral", 2: "entail"}
+LABEL_BY_ID = {0: "contra", 1: "neutral", 2: "entail"}
 
 
 def random_model(family, class_ending, **options):
@@ -100,8 +101,8 @@ def random_model(family, class_ending, **options):
   model_class = getattr(transformers, CLASS_PREFIXES[family] + class_ending)
   options = CONFIG_OPTIONS[family] | options
   if class_ending in ("ForSequenceClassification", "ForTokenClassification"):
-    options["id2label"] = LABELS
-    options["label2id"] = {name: i for i, name in LABELS.items()}
+    options["id2label"] = LABEL_BY_ID
+    options["label2id"] = {name: i for i, name in LABEL_BY_ID.items()}
   config = model_class.config_class(**options)
   torch.manual_seed(0)
   model = model_class(config).eval()
@@ -140,10 +141,12 @@ def torch_outputs(model, class_ending, ids, mask):
   with torch.no_grad():
     outputs = model(**inputs)
   if class_ending == "Model":
-    pooled = (
+    pooled_output = (
       {"pooled": outputs.pooler_output} if "pooler_output" in outputs else {}
     )
-    output_by_name = {"hidden_states": outputs.last_hidden_state} | pooled
+    output_by_name = {
+      "hidden_states": outputs.last_hidden_state
+    } | pooled_output
   elif class_ending == "DoubleHeadsModel":
     output_by_name = {"logits": outputs.mc_logits}
   elif class_ending == "ForQuestionAnswering":
@@ -370,7 +373,7 @@ def test_auto_classes_open_model_and_tokenizer(tmp_path):
   auto_class = transformers.AutoModelForTokenClassification
   reopened = auto_class.from_pretrained(tmp_path / "back")
   assert type(reopened) is type(model)
-  assert reopened.config.id2label == LABELS
+  assert reopened.config.id2label == LABEL_BY_ID
   assert reopened.config.label2id == {"contra": 0, "neutral": 1, "entail": 2}
   encoder = transformers.AutoModel.from_pretrained(tmp_path / "back")
   assert type(encoder).__name__ == "BertModel"
