@@ -107,7 +107,7 @@ def measure_ours(args: argparse.Namespace) -> dict:
     remat=args.remat,
   )
   objective = objectives.build("elmo", model, dict(negatives=args.negatives))
-  schedule = optim.build_schedule(1_000_000, "constant", 1e-3, 0.0)
+  schedule = optim.build_schedule(1_000_000, "constant", peak=1e-3, warmup=0.0)
   # adagrad: initial accumulator, gradient scale, clipping norm. adamw: b1, b2,
   # epsilon, weight decay, clipping norm.
   optimizer_settings = dict(
@@ -118,9 +118,13 @@ def measure_ours(args: argparse.Namespace) -> dict:
   )
   batches = make_batches(args)
   with sharding.use_mesh(mesh):
-    train_state = state.init_state(objective, optimizer, mesh, 0, batches[0])
+    train_state = state.init_state(
+      objective, optimizer, mesh, seed=0, batch=batches[0]
+    )
     step = jax.jit(
-      steps.make_train_step(objective, optimizer, schedule, 1),
+      steps.make_train_step(
+        objective, optimizer, schedule, num_micro_batches=1
+      ),
       donate_argnums=0,
       out_shardings=(jax.tree.map(lambda x: x.sharding, train_state), None),
       compiler_options=sharding.compiler_options(jax.devices()[0], args.remat)
@@ -250,7 +254,7 @@ def measure_peer(args: argparse.Namespace) -> dict:
   torch.set_float32_matmul_precision("high")
   device = "cuda" if torch.cuda.is_available() else "cpu"
   model = make_peer(args).to(device).train()
-  parameters = sum(p.numel() for p in model.parameters())
+  parameters = sum(parameter.numel() for parameter in model.parameters())
   if device == "cuda":
     model.word_encoder = torch.compile(model.word_encoder)
   if args.optimizer == "adamw":
@@ -277,6 +281,7 @@ def measure_peer(args: argparse.Namespace) -> dict:
     losses.append(round(loss.item(), 4))
 
   start = time.perf_counter()
+  # The first steps compile the model and fill caches.
   run_steps(2)
   report = measure_speed(args, run_steps, time.perf_counter() - start)
   return dict(

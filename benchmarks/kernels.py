@@ -155,6 +155,7 @@ def make_call(
     gradient = (draw(*batch_shape, width),) * 2
 
     def call(*arrays):
+      # 1e-12 is the epsilon of LayerNorm.
       return fused_norm.add_norm(*arrays, seed, DROPOUT_RATE, 1e-12)
 
   else:

@@ -65,7 +65,9 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
   @sharding.jit
   def sentence_vectors(params, ids, mask):
-    hidden, _ = encoder.apply({"params": params}, ids, None, mask)
+    hidden, _ = encoder.apply(
+      {"params": params}, ids, segment_ids=None, sequence_ids=mask
+    )
     weights = mask[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / weights.sum(1)
 

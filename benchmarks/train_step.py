@@ -103,9 +103,13 @@ def measure_ours(args: argparse.Namespace) -> dict:
   )
   batches = step_batches.make_batches(args)
   with sharding.use_mesh(mesh):
-    train_state = state.init_state(objective, optimizer, mesh, 0, batches[0])
+    train_state = state.init_state(
+      objective, optimizer, mesh, seed=0, batch=batches[0]
+    )
     step = jax.jit(
-      steps.make_train_step(objective, optimizer, schedule, 1),
+      steps.make_train_step(
+        objective, optimizer, schedule, num_micro_batches=1
+      ),
       donate_argnums=0,
       out_shardings=(jax.tree.map(lambda x: x.sharding, train_state), None),
       compiler_options=sharding.compiler_options(jax.devices()[0], args.remat)
@@ -187,6 +191,7 @@ def measure_peer(args: argparse.Namespace) -> dict:
       torch.cuda.synchronize()
 
   start = time.perf_counter()
+  # The first steps compile the model and fill caches.
   run_steps(2)
   report = measure_speed(args, run_steps, time.perf_counter() - start)
   return dict(
@@ -194,7 +199,7 @@ def measure_peer(args: argparse.Namespace) -> dict:
     torch=torch.__version__,
     transformers=transformers.__version__,
     **report,
-    parameters=sum(x.numel() for x in model.parameters()),
+    parameters=sum(parameter.numel() for parameter in model.parameters()),
     losses=[round(loss, 4) for loss in losses],
   )
 

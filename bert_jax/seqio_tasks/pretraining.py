@@ -233,7 +233,9 @@ class RowSource(seqio.DataSource):
     self._builder, self._options = builder, dict(options)
     # The shape of a row does not depend on the vocabulary.
     any_ids = SpecialIds(0, 1, 2, 3, 4)
-    self.features = make_recipe(builder, any_ids, 5, self._options).features
+    self.features = make_recipe(
+      builder, any_ids, vocab_size=5, options=self._options
+    ).features
 
   @functools.cached_property
   def documents(self) -> reader.PreparedFolder | Text:
@@ -284,8 +286,8 @@ class RowSource(seqio.DataSource):
     if isinstance(self.documents, Text):
       return None
     return streams.Stream(
-      self.corpus(split), self.recipe(), 0, "0"
-    ).count_examples(1)
+      self.corpus(split), self.recipe(), seed=0, name="0"
+    ).count_examples(epochs=1)
 
   def _open_reader(
     self,
@@ -324,7 +326,9 @@ class RowSource(seqio.DataSource):
     if not num_epochs:
       return _BlockReader(stream, ENDLESS_ROWS, shard)
     end = stream.count_examples(
-      (pass_index + 1) * num_epochs, pass_index * num_epochs, first_row
+      epochs=(pass_index + 1) * num_epochs,
+      epoch=pass_index * num_epochs,
+      first=first_row,
     )
     return _BlockReader(stream, end, shard, first_row)
 

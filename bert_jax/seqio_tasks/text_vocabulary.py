@@ -78,7 +78,7 @@ class TextVocabulary(seqio.Vocabulary):
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
     """Decodes ids [..., T] to strings [...]."""
-    return _decode_tf(self._decode, ids, 1)
+    return _decode_tf(self._decode, ids, rank=1)
 
   def __eq__(self, other: object) -> bool:
     """Compares the tokenizers, because seqio compares a mixture's tasks."""
@@ -125,7 +125,7 @@ class CharacterVocabulary(seqio.Vocabulary):
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
     """Decodes ids [..., T, 50] to strings [...]."""
-    return _decode_tf(self._decode, ids, 2)
+    return _decode_tf(self._decode, ids, rank=2)
 
   def __eq__(self, other: object) -> bool:
     """Compares the tokenizers, because seqio compares a mixture's tasks."""

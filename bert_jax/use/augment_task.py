@@ -152,6 +152,7 @@ def _read_examples(
 ) -> Iterator[Example]:
   """Yields a file's examples; appends lines that lack columns to a list."""
   for record in task_format.read_records(path, skipped_lines):
+    # True: each record needs a label.
     for example in task_format.parse_record(record, True):
       # Texts in JSON and CSV files may contain tabs and line breaks.
       texts = tuple(

@@ -127,7 +127,7 @@ def batches(
   Yields:
     The indices of the sentences, int64 [n], and their batch.
   """
-  lengths = np.array([len(x) for x in sentences.features])
+  lengths = np.array([len(vectors) for vectors in sentences.features])
   sentence_order = (
     np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
   )
@@ -139,7 +139,9 @@ def batches(
   for start in starts if rng is None else rng.permutation(starts):
     indices = sentence_order[start : start + batch_size]
     max_length = int(lengths[indices].max())
-    length = next((n for n in FEATURE_BUCKETS if n >= max_length), max_length)
+    length = next(
+      (bucket for bucket in FEATURE_BUCKETS if bucket >= max_length), max_length
+    )
     shape = sentences.features[indices[0]].shape[1:]
     features = np.zeros((batch_size, length, *shape), np.float32)
     tags = np.zeros((batch_size, length), np.int32)

@@ -116,7 +116,7 @@ def save(
     "format_version": FORMAT_VERSION,
     "family": config["family"],
     "kind": kind,
-    "task": task_fields(predict.task_of(config, kind, False)),
+    "task": task_fields(predict.task_of(config, kind, no_answer=False)),
     "lengths": lengths,
     "platforms": list(platforms),
     "dtype": dtype,
@@ -285,7 +285,9 @@ def _make_step(programs: Mapping[int, Program]) -> Program:
 
   def step(params: dict[str, Array], batch: dict[str, Array]) -> Array:
     length = batch["input_ids"].shape[1]
-    padded_length = min(n for n in programs if n >= length)
+    padded_length = min(
+      program_length for program_length in programs if program_length >= length
+    )
     padding = [(0, 0), (0, padded_length - length)]
     inputs = [jnp.pad(batch[key], padding) for key in INPUT_KEYS]
     return programs[padded_length](params, *inputs)

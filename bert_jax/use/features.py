@@ -361,13 +361,15 @@ def _compute_vectors(
   "max" the maximum over the positions with a weight above 0.
   """
   layers = compute_layers(encoder, params, batch, spec.layers or ())
-  x = _combine_layers([layer.astype(jnp.float32) for layer in layers], spec)
+  vectors = _combine_layers(
+    [layer.astype(jnp.float32) for layer in layers], spec
+  )
   if weights is None:
-    return x
+    return vectors
   if spec.unit == "max":
-    has_weight = jnp.expand_dims(weights > 0, range(2, x.ndim))
-    return jnp.where(has_weight, x, -jnp.inf).max(1)
-  return jnp.einsum("bl,bl...->b...", weights, x)
+    has_weight = jnp.expand_dims(weights > 0, range(2, vectors.ndim))
+    return jnp.where(has_weight, vectors, -jnp.inf).max(1)
+  return jnp.einsum("bl,bl...->b...", weights, vectors)
 
 
 def _combine_layers(layers: list[Array], spec: Spec) -> Array:
@@ -410,11 +412,11 @@ def _block_features(
     # Keep only the fields that change the compiled program, so that specs that
     # differ only in other fields share one program.
     Spec(
-      tuple(spec.layers or ()),
-      spec.combine,
-      tuple(spec.mix),
-      spec.gamma,
-      spec.unit if spec.unit == "max" else UNITS[0],
+      layers=tuple(spec.layers or ()),
+      combine=spec.combine,
+      mix=tuple(spec.mix),
+      gamma=spec.gamma,
+      unit=spec.unit if spec.unit == "max" else UNITS[0],
     ),
     model.params["encoder"],
   )
@@ -473,7 +475,9 @@ def _windows_of(
   """
   begin, end, num_tokens = encoded.begin, encoded.end, len(encoded.ids)
   if max_length is None or num_tokens <= max_length:
-    yield _Window(text_index, encoded.ids, 0, num_tokens, 0)
+    yield _Window(
+      text_index, encoded.ids, begin=0, end=num_tokens, text_position=0
+    )
     return
   head_ids, tail_ids = encoded.ids[:begin], encoded.ids[end:]
   inner_length = max_length - len(head_ids) - len(tail_ids)
@@ -491,7 +495,11 @@ def _windows_of(
       num_tokens if is_last else begin + (stop + bounds[i + 1][0]) // 2
     )
     yield _Window(
-      text_index, ids, taken_begin - start, taken_end - start, taken_begin
+      text_index,
+      ids,
+      begin=taken_begin - start,
+      end=taken_end - start,
+      text_position=taken_begin,
     )
     taken_begin = taken_end
 

@@ -145,7 +145,9 @@ def _fields_of_row(
 ) -> dict[str, Any]:
   """Returns the fields of a row of a table in memory."""
   if isinstance(item, Mapping):
-    return {str(column): results.to_python(x) for column, x in item.items()}
+    return {
+      str(column): results.to_python(cell) for column, cell in item.items()
+    }
   if not isinstance(item, list | tuple) or len(item) != 2:
     raise UserError(
       f"row {row_index} of {name} is {item!r:.60}; pass (text, label),"
@@ -179,7 +181,7 @@ def _label_names_of_row(row: Record, label: str, names: Sequence[str]) -> Any:
   """Returns a row's label, or its list of labels, as names."""
   value = row.fields[label]
   if isinstance(value, list):
-    return [names[x] if type(x) is int else x for x in value]
+    return [names[entry] if type(entry) is int else entry for entry in value]
   # `datasets` writes -1 for a label that is not known.
   if type(value) is not int:
     return value
@@ -227,10 +229,10 @@ def infer_kind(rows: Sequence[Record], text: str, label: str) -> str:
   if isinstance(fields.get(text), list):
     return "tagging"
   labels = [row.fields.get(label) for row in rows]
-  if any(isinstance(x, list) for x in labels):
+  if any(isinstance(label, list) for label in labels):
     return "multi_label"
   try:
-    numbers = [float(x) for x in labels if x not in ("", None)]
+    numbers = [float(label) for label in labels if label not in ("", None)]
   except (TypeError, ValueError, OverflowError):
     return "classification"
   return "classification" if all(map(_is_whole, numbers)) else "regression"
@@ -465,7 +467,10 @@ def _check_no_second_text(columns: Columns, row: Record) -> None:
 def _check_answers(task_format: TaskFormat, rows: Sequence[Record]) -> None:
   """Raises a UserError if no answer to train on is at its offset."""
   examples = [
-    example for row in rows for example in task_format.parse_record(row, True)
+    example
+    for row in rows
+    # True: each row needs an answer.
+    for example in task_format.parse_record(row, True)
   ]
   if all(map(questions.has_misplaced_answer, examples)):
     answer = examples[0]["answers"][0]
@@ -500,21 +505,30 @@ def _find_label_names(
   rows = [row for rows in splits.values() for row in rows]
   if kind == "regression":
     for row in rows:
-      label_fields.read_number(row, columns.name_by_role["label"], True)
+      label_fields.read_number(
+        row, columns.name_by_role["label"], needs_label=True
+      )
     return ()
   if kind == "tagging":
     return _find_tags(columns, rows)
   column = columns.name_by_role["label"]
   if kind == "classification":
     names = {
-      label_fields.read_name(row, column, (), True, label_fields.EMPTY_CELLS)
+      label_fields.read_name(
+        row,
+        column,
+        labels=(),
+        needs_label=True,
+        hidden_cells=label_fields.EMPTY_CELLS,
+      )
       for row in rows
     }
     labels = tuple(sorted(filter(None, names)))
     _check_num_labels(labels, "class", "a classification")
     return labels
   label_lists = [
-    (label_fields.read_list(row, column, True), True) for row in rows
+    (label_fields.read_list(row, column, needs_label=True), True)
+    for row in rows
   ]
   if label_fields.labels_if_marks(label_lists, ()) is not None:
     return ()

@@ -130,7 +130,8 @@ def score_texts(
   for start in range(0, len(texts), BLOCK_SIZE):
     block = texts[start : start + BLOCK_SIZE]
     encoded = encode_and_check_length(
-      model, [text_inputs.text_of_string(t[:40], t) for t in block]
+      model,
+      [text_inputs.text_of_string(id=text[:40], text=text) for text in block],
     )
     rows = list(_make_rows(model, encoded, method))
     num_done = 0
@@ -326,12 +327,15 @@ def predict_blanks(
   text_answer_pairs = zip(texts, answers, strict=True)
   encoded = encode_and_check_length(
     model,
-    [text_inputs.text_of_string("", t.replace("[MASK]", mask)) for t in texts],
+    [
+      text_inputs.text_of_string(id="", text=text.replace("[MASK]", mask))
+      for text in texts
+    ],
   )
   encoded_with_answers = text_inputs.encode(
     model,
     [
-      text_inputs.text_of_string("", text.replace("[MASK]", answer))
+      text_inputs.text_of_string(id="", text=text.replace("[MASK]", answer))
       for text, answer in text_answer_pairs
     ],
   )

@@ -436,9 +436,9 @@ def predict_split(
   order than the task. `match_labels` describes the arguments and errors.
   """
   column_indices = match_labels(predictor, split, data_path)
-  logits = compute_outputs(predictor, split.rows, None)
+  logits = compute_outputs(predictor, split.rows, positions=None)
   if column_indices is not None:
-    logits = [x[..., column_indices] for x in logits]
+    logits = [row_logits[..., column_indices] for row_logits in logits]
   return evaluate_task.split_predictions(split, logits)
 
 
@@ -498,14 +498,21 @@ def make_results(
   means = predictions.mean_of_windows(rows, np.asarray(logits, np.float64))
   predictions.check_finite(means)
   if kind == "regression":
-    return [_score_result(task.labels, x) for x in means]
+    return [_score_result(task.labels, scores) for scores in means]
   if kind == "choice":
     choice_counts = [len(example["texts"]) for example in examples]
     scores_by_example = np.split(means[:, 0], np.cumsum(choice_counts)[:-1])
     return [_choice_result(softmax(scores)) for scores in scores_by_example]
   if kind == "multi_label":
-    return [_labels_result(task.labels, 1 / (1 + np.exp(-x))) for x in means]
-  return [_class_result(task.labels, x) for x in softmax(means)]
+    # Each label has its own sigmoid.
+    return [
+      _labels_result(task.labels, 1 / (1 + np.exp(-label_logits)))
+      for label_logits in means
+    ]
+  return [
+    _class_result(task.labels, probabilities)
+    for probabilities in softmax(means)
+  ]
 
 
 def _class_result(labels: Sequence[str], probabilities: np.ndarray) -> Result:
@@ -544,7 +551,9 @@ def _choice_result(probabilities: np.ndarray) -> Result:
 
 def _answer_result(answer: dict[str, Any]) -> Result:
   """Makes the result of a question from its predicted answer."""
-  null_odds_entry = {k: answer[k] for k in ("null_odds",) if k in answer}
+  null_odds_entry = {
+    key: answer[key] for key in ("null_odds",) if key in answer
+  }
 
   def span_of(text: str) -> dict[str, int | None]:
     """Returns the characters of an answer in the context; None for ""."""
@@ -556,7 +565,9 @@ def _answer_result(answer: dict[str, Any]) -> Result:
     | span_of(candidate["text"])
     for candidate in answer["nbest"]
   ]
-  probabilities = {c["text"]: c["probability"] for c in nbest}
+  probabilities = {
+    candidate["text"]: candidate["probability"] for candidate in nbest
+  }
   text = answer["text"]
   probability = probabilities.get(text, 0.0)
   if null_odds_entry and "" not in probabilities:

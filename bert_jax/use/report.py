@@ -4,8 +4,8 @@
 `config.json`. So the runs may come from other machines, and may still be
 running.
 
-In this file, a row is one JSON object of metrics.jsonl (the metrics of some
-training steps, or the results of an evaluation), or a line of a table.
+In this file, a row is one JSON object of metrics.jsonl: the metrics of some
+training steps, or the results of an evaluation.
 """
 
 import base64
@@ -129,12 +129,12 @@ class Report:
     * `tokens_per_second`, the median over the rows of training.
     * For each metric its last value: the value of the last evaluation that has
       the metric, or else of the last row of training.
-    * If the first metric was evaluated more than once: its best value, and
-      `best_step`, the step of this value.
+    * If the first metric was evaluated more than once: `best_METRIC`, the best
+      of its values, and `best_step`, the step of the best value.
     """
-    return Results(self._table_row(run) for run in self.runs)
+    return Results(self._summary_of_run(run) for run in self.runs)
 
-  def _table_row(self, run: Run) -> dict[str, Any]:
+  def _summary_of_run(self, run: Run) -> dict[str, Any]:
     training_rows, evaluations = run.training_rows(), run.evaluations()
     last_row = run.rows[-1]
     speeds = [
@@ -169,7 +169,7 @@ class Report:
 
   def text_rows(self) -> list[str]:
     """Returns a line of text for each run: the known numbers of `table`."""
-    header, *lines = _rows_of_cells(self.table())
+    header, *lines = _lines_of_cells(self.table())
     return [
       f"{line[0]}: "
       + ", ".join(
@@ -181,9 +181,9 @@ class Report:
     ]
 
   def curves(self, metric: str) -> list[Curve]:
-    """Returns up to two curves for each run: of training, of evaluations.
+    """Returns a curve of training and a curve of evaluations for each run.
 
-    A curve without a finite value of the metric is left out.
+    A curve is left out if the metric has no finite value in it.
     """
     curves = []
     for run in self.runs:
@@ -292,9 +292,9 @@ class Report:
 
     Args:
       output: the path of the page. A page that ends in .html contains its
-        pictures. For a page that ends in .md, the pictures are .png files in
-        the same folder. The .csv file has the name of the page, but for its
-        ending.
+        pictures. For a page that ends in .md, the pictures are .png files
+        beside the page. The .csv file is also beside the page, and differs from
+        it only in the ending of its name.
 
     Returns:
       The paths of the written files.
@@ -328,7 +328,9 @@ class Report:
         [picture_path.name for picture_path in picture_paths]
       )
     files.write_atomically(path, page)
-    return [str(p) for p in (path, csv_path, *picture_paths)]
+    return [
+      str(written_path) for written_path in (path, csv_path, *picture_paths)
+    ]
 
   def _markdown(self, picture_names: Sequence[str]) -> str:
     parts = ["# Runs", _markdown_table(self.table())]
@@ -402,8 +404,8 @@ def report(
 
   Raises:
     UserError: a run has no rows, two runs have the same name, no run has a
-      metric that `metrics` names, or a run's rows do not say what `axis`
-      counts.
+      metric that `metrics` names, or the rows of a run do not say how many
+      tokens, seconds or FLOPs (see `axis`) it took.
   """
   if output is not None:
     check_output(output)
@@ -662,10 +664,11 @@ def _cell(content: Any) -> str:
   return f"{content:.4g}"
 
 
-def _rows_of_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-  """Formats a table: first the names of its columns, then its lines.
+def _lines_of_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+  """Turns dicts into the cells of a table.
 
-  A column for which a row has no entry is "-" in the row's line.
+  The first line has the names of the columns. Each further line has the cells
+  of one dict; a cell is "-" if the dict has no entry for the column.
   """
   names = list(dict.fromkeys(name for row in rows for name in row))
   lines = [[_cell(row.get(name, math.nan)) for name in names] for row in rows]
@@ -673,7 +676,7 @@ def _rows_of_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-  header, *lines = _rows_of_cells(rows)
+  header, *lines = _lines_of_cells(rows)
   cells = [header, ["---"] * len(header), *lines]
   return "\n".join(
     "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
@@ -682,7 +685,7 @@ def _markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-  header, *lines = _rows_of_cells(rows)
+  header, *lines = _lines_of_cells(rows)
 
   def row_of(tag: str, cells: Sequence[str]) -> str:
     return (

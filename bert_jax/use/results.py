@@ -148,7 +148,9 @@ def fields_of(item: Any, kind: str, index: int) -> dict[str, Any]:
     return {"text": str(item)}
   if isinstance(item, Mapping):
     fields = {str(name): to_python(field) for name, field in item.items()}
-    filled_fields = {name: x for name, x in fields.items() if x is not None}
+    filled_fields = {
+      name: field for name, field in fields.items() if field is not None
+    }
     for name in _needed_fields(kind, filled_fields):
       if name in fields and name not in filled_fields:
         raise UserError(_wrong_field(index, name, item[name]))

@@ -172,7 +172,7 @@ def _answer_stdin(predictor: Predictor, output: IO[str]) -> int:
   )
   # Run a small group in the smallest batch, because most rows of a full batch
   # would be padding.
-  small_predictor = predict.with_batch_size(predictor, 1)
+  small_predictor = predict.with_batch_size(predictor, batch_size=1)
   group_maker = GroupMaker(predictor.batch_size, predict.CHUNK_SIZE)
   num_answered = 0
   for group in group_maker.groups(examples, lines.has_line_within):

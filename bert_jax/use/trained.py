@@ -66,9 +66,11 @@ class Trained:
     """Returns a text with the model's step, last numbers, and the folder."""
     last_numbers: dict[str, float] = {}
     for row in self.history:
-      last_numbers |= {name: x for name, x in row.items() if not math.isnan(x)}
+      last_numbers |= {
+        name: number for name, number in row.items() if not math.isnan(number)
+      }
     score_name = next(
-      (n for n in last_numbers if n.startswith("validation_")), "loss"
+      (name for name in last_numbers if name.startswith("validation_")), "loss"
     )
     names = dict.fromkeys(("loss", "validation_loss", score_name))
     numbers = [
@@ -89,9 +91,10 @@ def read_history(workdir: str) -> Results:
   for row in logging.read_rows(pathlib.Path(workdir) / "metrics.jsonl"):
     prefix = "" if row["split"] == "train" else "validation_"
     numbers = {
-      f"{prefix}{name}": x
-      for name, x in row.items()
-      if isinstance(x, int | float) and name not in ("step", *_HIDDEN_FIELDS)
+      f"{prefix}{name}": number
+      for name, number in row.items()
+      if isinstance(number, int | float)
+      and name not in ("step", *_HIDDEN_FIELDS)
     }
     numbers_by_step.setdefault(row["step"], {}).update(numbers)
     names |= dict.fromkeys(numbers)
@@ -164,7 +167,9 @@ def open_config(
       " dict of the keys to change."
     )
   new_config = copy.deepcopy(base_config)
-  function_changes = {key: x for key, x in changes.items() if x is not None}
+  function_changes = {
+    key: setting for key, setting in changes.items() if setting is not None
+  }
   for key, setting in {**user_changes, **function_changes}.items():
     if isinstance(setting, np.generic):
       setting = setting.item()
@@ -243,7 +248,7 @@ def config_changes(
   if learning_rate is not None:
     learning_rate = arguments.check_positive("learning_rate", learning_rate)
   if seed is not None:
-    seed = arguments.check_count("seed", seed, 0, arguments.MAX_SEED)
+    seed = arguments.check_count("seed", seed, least=0, most=arguments.MAX_SEED)
   return {
     "batch_size": batch_size,
     "schedule.peak": learning_rate,

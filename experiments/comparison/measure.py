@@ -90,7 +90,7 @@ def masked_loss(model: OpenedModel, data: str, batch_size: int) -> float:
 
 def measure_heldout(args: argparse.Namespace) -> dict[str, Any]:
   model = open_model(args.model, default_tower="generator", dtype="float32")
-  return {"mlm_loss": masked_loss(model, args.data, 64)}
+  return {"mlm_loss": masked_loss(model, args.data, batch_size=64)}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -131,7 +131,9 @@ def score_with_elmo(
   )
   scores = np.zeros(len(texts))
   rows = [tokens.ids for tokens in encoded]
-  for batch in row_batches.batches(rows, None, batch_tokens):
+  for batch in row_batches.batches(
+    rows, max_length=None, batch_tokens=batch_tokens
+  ):
     shape = batch.inputs["sequence_ids"].shape
     targets, is_word = np.zeros(shape, np.int32), np.zeros(shape, bool)
     for i, text_index in enumerate(batch.row_indices):
@@ -174,7 +176,7 @@ def measure_blimp(args: argparse.Namespace) -> dict[str, Any]:
     assert model.tokenizer is not None
     model.tokenizer.post_processor = None
   return {"method": method} | likelihood_tests.run_blimp(
-    model, args.blimp, method, args.pairs, 65536
+    model, args.blimp, method, args.pairs, batch_tokens=65536
   )
 
 

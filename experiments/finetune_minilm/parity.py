@@ -137,7 +137,9 @@ def bert_jax_losses_in_double(config):
       train_state = train_state.replace(
         params=params, opt_state=optimizer.init(params)
       )
-      step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
+      step = steps.make_train_step(
+        objective, optimizer, setup.schedule, num_micro_batches=1
+      )
       step, losses = jax.jit(step), []
       for step_index in range(config["total_steps"]):
         batch = feed.training_rows.read(step_index * BATCH_SIZE, BATCH_SIZE)

@@ -39,8 +39,8 @@ def train_flagship(args: argparse.Namespace) -> str:
     "train",
     folder + ".log",
     ",".join(str(gpu) for gpu in range(args.gpus)),
-    0.8,
-    [
+    share=0.8,
+    arguments=[
       f"--config={HERE}/config.py:flagship",
       f"--workdir={folder}",
       f"--config.data.path={args.data}",
@@ -62,8 +62,8 @@ def score_on_blimp(args: argparse.Namespace, folder: str, gpu: int) -> None:
     "likelihood",
     os.path.join(args.output, "blimp.log"),
     str(gpu),
-    0.2,
-    [
+    share=0.2,
+    arguments=[
       f"--model={folder}",
       f"--blimp={args.blimp}",
       f"--output={path}",
@@ -88,8 +88,8 @@ def fine_tune(
     "train",
     workdir + ".log",
     str(gpu),
-    0.15,
-    [
+    share=0.15,
+    arguments=[
       f"--config={CONFIGS[task]}",
       f"--workdir={workdir}",
       f"--config.init_from={folder}",

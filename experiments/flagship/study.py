@@ -93,8 +93,8 @@ class Study:
       "likelihood",
       folder + ".log",
       str(gpu),
-      0.2,
-      [
+      share=0.2,
+      arguments=[
         f"--model={folder}",
         f"--blimp={self.args.blimp}",
         f"--output={scores_path}",
@@ -122,8 +122,8 @@ class Study:
         "train",
         folder + ".log",
         str(gpu),
-        0.7,
-        [
+        share=0.7,
+        arguments=[
           f"--config={HERE}/config.py",
           f"--workdir={folder}",
           f"--config.data.path={self.args.data}/{corpus}",

@@ -88,7 +88,7 @@ def last_metrics(name: str, args: argparse.Namespace) -> dict:
   rows = [row for row in rows if row["split"] == "heldout"]
   if not rows:
     return {}
-  metrics = {k: v for k, v in rows[-1].items() if k in METRICS}
+  metrics = {name: value for name, value in rows[-1].items() if name in METRICS}
   with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
     unigram_lines = [line for line in f if "unigram cross-entropy" in line]
   if unigram_lines:  # ELMo's log has two lines; the forward one is first.
