@@ -103,8 +103,8 @@ def test_no_piece_is_unknown_and_offsets_cover_the_text(
     uncovered_text = "".join(np.array(list(line))[~is_covered])
     assert uncovered_text.strip() == "", line
     if algorithm == "wordpiece":
-      for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
-        piece = vocabulary.pieces[i].removeprefix("##")
+      for token_id, (begin, end) in zip(ids, encoded.offsets, strict=True):
+        piece = vocabulary.pieces[token_id].removeprefix("##")
         expected = clean_like_bert(line[begin:end], **options)
         assert expected.replace("ς", "σ") == piece.replace("ς", "σ")
 
@@ -117,8 +117,10 @@ def test_words_begin_after_spaces_and_at_punctuation(
   vocabulary = open_vocabulary.load(vocabulary_path(algorithm, **options))
   for line in LINES:
     (encoded,) = vocabulary.encode_offsets([line])
-    starts = np.flatnonzero(vocabulary.find_word_starts(encoded.ids))
-    begins = [encoded.offsets[i][0] for i in starts]
+    first_piece_indices = np.flatnonzero(
+      vocabulary.find_word_starts(encoded.ids)
+    )
+    begins = [encoded.offsets[i][0] for i in first_piece_indices]
     ends = [*begins[1:], len(line)]
     words_of_line = [
       line[begin:end].strip() for begin, end in zip(begins, ends, strict=True)

@@ -38,7 +38,7 @@ from bert_jax.weights import hf, runs
 # of small gradients.
 FIRST_TOLERANCE, LATER_TOLERANCE = 2e-6, 5e-5
 FAMILIES = tuple(continued.REFERENCES)
-WORD_TABLE = "encoder/embeddings/word/embedding"
+WORD_TABLE_PATH = "encoder/embeddings/word/embedding"
 
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "fast_compilation")
@@ -84,8 +84,8 @@ def start_run(config, capsys=None):
   """Returns a new run's first parameters, {path: array}, and printed lines."""
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
-    saver = types.SimpleNamespace(latest_step=lambda: None)
-    state, meta = train.make_first_state(setup, saver)
+    no_checkpoints = types.SimpleNamespace(latest_step=lambda: None)
+    state, meta = train.make_first_state(setup, no_checkpoints)
   assert meta == {} and int(state.step) == 0
   arrays = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
   lines = capsys.readouterr().out.splitlines() if capsys else []
@@ -156,23 +156,31 @@ def test_a_longer_vocabulary_trains_as_in_transformers(
   pieces = (data_folder / "vocab.txt").read_text().split()
   short_vocabulary_path = tmp_path / "vocab.txt"
   short_vocabulary_path.write_text("\n".join(pieces[:-1]) + "\n")
-  size = len(pieces)
+  vocab_size = len(pieces)
   model = continued.write_reference(
-    tmp_path / "model", family, short_vocabulary_path, size - 1
+    tmp_path / "model", family, short_vocabulary_path, vocab_size - 1
   )
   changes = {"init_new_rows": method, "total_steps": 1}
   config = continued.config_of(
     family, data_folder, tmp_path / "model", **changes
   )
   arrays, lines = start_run(config, capsys)
-  origins = {"mean": "each the mean of old rows", "drawn": "all random"}
-  line = f"new rows of the word table: 1 ('newer'), {origins[method]}"
-  assert line in lines
+  description_by_method = {
+    "mean": "each the mean of old rows",
+    "drawn": "all random",
+  }
+  expected_line = (
+    f"new rows of the word table: 1 ('newer'), {description_by_method[method]}"
+  )
+  assert expected_line in lines
   table_path = (
-    WORD_TABLE.removeprefix("encoder/") if family == "electra" else WORD_TABLE
+    WORD_TABLE_PATH.removeprefix("encoder/")
+    if family == "electra"
+    else WORD_TABLE_PATH
   )
   table = arrays[table_path]
-  assert len(table) == size
+  assert len(table) == vocab_size
+  # Pieces 10 and 11 are "new" and "##er".
   if method == "mean":
     np.testing.assert_allclose(table[-1], table[[10, 11]].mean(0), rtol=1e-6)
     if "mlm/bias" in arrays:

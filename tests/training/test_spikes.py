@@ -119,6 +119,7 @@ def bad_batch(monkeypatch):
       sums, carry = objective.loss(
         params, teacher_params, carry, batch, rng, train
       )
+      # The random key of a step is made from its number, counted from 0.
       key = jax.random.fold_in(jax.random.key(0), STEP_BEFORE_SPIKE)
       is_bad = (jax.random.key_data(rng) == jax.random.key_data(key)).all()
       factor = jnp.where(is_bad & train, 100.0, 1.0)

@@ -46,9 +46,11 @@ def input_folder(tmp_path_factory):
   tiny_tasks.write_fine_tuned(path / "tuned", "classification")
   (path / "vectors.txt").write_text(VECTORS_TEXT)
   rng = random.Random(0)
-  lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 7))) for _ in range(9)]
-  rows = [f"{text} \t{i % 2}\n" for i, text in enumerate([*lines, lines[0]])]
-  (path / "train.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+  texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 7))) for _ in range(9)]
+  table_lines = [
+    f"{text} \t{i % 2}\n" for i, text in enumerate([*texts, texts[0]])
+  ]
+  (path / "train.tsv").write_text("sentence\tlabel\n" + "".join(table_lines))
   return path
 
 
@@ -135,10 +137,10 @@ def expected_variants(text, line_number, find_likeliest_words, near_words):
         < OPTIONS.threshold
       ):
         num_candidates = len(candidates)
-        choice = int(
+        chosen_index = int(
           hashing.randint(choice_key, line_number, draw_number, num_candidates)
         )
-        new_words[i] = candidates[choice]
+        new_words[i] = candidates[chosen_index]
     if " ".join(new_words) not in sentences:
       sentences.append(" ".join(new_words))
   return sentences

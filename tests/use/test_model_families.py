@@ -123,12 +123,12 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
     return
   assert ("fill_mask" in results) == (family != "gpt")
   path = tmp_path / "hf"
-  ids = [results["tokenize"]["ids"]]
+  ids_of_row = [results["tokenize"]["ids"]]
   module = open_torch_model(
     path / "discriminator" if family == "electra" else path, "AutoModel"
   )
   module.config.output_attentions = module.config.output_hidden_states = True
-  outputs = run_torch(module, ids)
+  outputs = run_torch(module, ids_of_row)
   assert_close(results["features"][0], outputs.last_hidden_state[0].mean(0))
   layers = np.stack([layer[0].mean(0) for layer in outputs.hidden_states])
   assert_close(results["layers"], layers)
@@ -137,9 +137,11 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
     module = open_torch_model(path, "AutoModelForCausalLM")
-    logits = run_torch(module, ids).logits[0].numpy()
+    logits = run_torch(module, ids_of_row).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
-    token_log_ps = [log_p[i, token_id] for i, token_id in enumerate(ids[0][1:])]
+    token_log_ps = [
+      log_p[i, token_id] for i, token_id in enumerate(ids_of_row[0][1:])
+    ]
     assert_close(results["likelihood"][0], sum(token_log_ps))
     return
   generator_path = path / "generator" if family == "electra" else path
@@ -164,15 +166,17 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   ]
   if family == "electra":
     module = open_torch_model(path / "discriminator", "ElectraForPreTraining")
-    logits = run_torch(module, ids).logits[0, 1:-1].numpy()
+    logits = run_torch(module, ids_of_row).logits[0, 1:-1].numpy()
     assert_close(results["likelihood"][0], -np.log1p(np.exp(logits)).sum())
     return
-  total = 0.0
-  for i in range(1, len(ids[0]) - 1):
-    row = [*ids[0][:i], mask_id, *ids[0][i + 1 :]]
+  log_likelihood = 0.0
+  for i in range(1, len(ids_of_row[0]) - 1):
+    row = [*ids_of_row[0][:i], mask_id, *ids_of_row[0][i + 1 :]]
     logits = run_torch(module, [row]).logits[0, i].numpy()
-    total += np.log(softmax(logits.astype(np.float64))[ids[0][i]])
-  assert_close(results["likelihood"][0], total)
+    log_likelihood += np.log(
+      softmax(logits.astype(np.float64))[ids_of_row[0][i]]
+    )
+  assert_close(results["likelihood"][0], log_likelihood)
 
 
 @pytest.mark.parametrize("tower", TOWERS)
@@ -186,8 +190,10 @@ def test_a_model_of_one_tower_gives_the_results_of_both_towers(tower, tmp_path):
   assert ("fill_mask" in model.methods) == (tower == "generator")
   if tower == "generator":
     assert_same_results(tower_results["fill_mask"], both_results["fill_mask"])
-    pll = bert_jax.load(folder).likelihood([TEXT, OTHER_TEXT], method="pll")
-    assert_close(tower_results["likelihood"], pll)
+    pll_of_both = bert_jax.load(folder).likelihood(
+      [TEXT, OTHER_TEXT], method="pll"
+    )
+    assert_close(tower_results["likelihood"], pll_of_both)
   else:
     del both_results["fill_mask"]
     assert_same_results(tower_results, both_results)

@@ -104,13 +104,13 @@ def roberta_files_and_model(request, sentencepiece_path, tmp_path_factory):
 def test_ids_of_fairseq_are_those_of_transformers(
   roberta_files_and_model, tmp_path, is_fast
 ):
-  name, path, tokenizer, _ = roberta_files_and_model
+  tokenizer_class_name, path, tokenizer, _ = roberta_files_and_model
   if is_fast:
     tokenizer.save_pretrained(tmp_path)
     path = tmp_path
     assert not (path / "sentencepiece.bpe.model").exists()
   opened = open_vocabulary.load(str(path))
-  first_piece, offset = ROBERTA_TYPES[name][2:]
+  first_piece, offset = ROBERTA_TYPES[tokenizer_class_name][2:]
   assert opened.pieces[0] == first_piece and opened.pieces[1] == "<pad>"
   assert opened.pieces[-1] == "<mask>"
   processor = sentencepiece.SentencePieceProcessor(
@@ -138,19 +138,19 @@ def test_ids_of_fairseq_are_those_of_transformers(
     ids = tokenizer(text)["input_ids"]
     assert list(opened.encode_batch([text])[0]) == ids[1:-1], text
     assert loaded_tokenizer.encode(text).ids == ids, text
-  pair = tokenizer("a b", "c")["input_ids"]
-  assert loaded_tokenizer.encode("a b", "c").ids == pair
+  pair_ids = tokenizer("a b", "c")["input_ids"]
+  assert loaded_tokenizer.encode("a b", "c").ids == pair_ids
   texts = [np.array(opened.encode_batch([text])[0]) for text in ("a b", "c")]
   row = np.concatenate(layouts.lay_out(layout, texts, length=20).id_arrays)
-  assert row.tolist() == pair
+  assert row.tolist() == pair_ids
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 
 
 def test_camembert_and_xlm_roberta_are_read_as_roberta(
   roberta_files_and_model, tmp_path
 ):
-  name, path, tokenizer, model = roberta_files_and_model
-  class_prefix, model_type = ROBERTA_TYPES[name][:2]
+  tokenizer_class_name, path, tokenizer, model = roberta_files_and_model
+  class_prefix, model_type = ROBERTA_TYPES[tokenizer_class_name][:2]
   loaded = loading.open_model(str(path))
   assert loaded.config["family"] == "roberta"
   ids = tokenizer("the cat sat")["input_ids"]

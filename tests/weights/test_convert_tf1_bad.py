@@ -66,7 +66,8 @@ NORM_NAME = "bert/embeddings/LayerNorm/gamma"
 PAIR_NAME = "cls/seq_relationship/output_weights"
 
 
-# Name of a case -> (a function that changes the arrays, parts of the error).
+# Name of a case -> (a function that changes v, the arrays by name; parts of the
+# error).
 CHANGES_AND_MESSAGES = {
   "missing": (lambda v: v.pop(QUERY_NAME), [f"{QUERY_NAME} is missing"]),
   "missing norm": (lambda v: v.pop(NORM_NAME), [f"{NORM_NAME} is missing"]),
