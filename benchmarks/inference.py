@@ -8,8 +8,9 @@ process. They apply BERT with random weights in bfloat16 to batches of
 sentence's vector is the mean over its tokens without padding. bert_jax reads
 the sentences of a batch in one row without padding. With `--padded`, or without
 the kernels that read only the blocks of each sentence, bert_jax reads padded
-rows. The peer is compiled for each length, with SDPA. The program prints one
-JSON object. Its ratio compares the median sentences per second of both sides.
+rows. The peer, transformers' model, is compiled for each length, with SDPA. The
+program prints one JSON object. Its ratio compares the median sentences per
+second of both sides.
 """
 
 import argparse

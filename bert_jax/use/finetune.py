@@ -101,7 +101,7 @@ def finetune(
       questions, but never more than the model can read.
     seed: decides the order of rows, the held-out rows and the new head's
       parameters. None means 0.
-    config: a ConfigDict, which is taken as it is; the name of a config, such as
+    config: a ConfigDict with all settings; the name of a config, such as
       "glue:rte,roberta"; or a dict of keys to change, such as
       {"schedule.warmup": 0.06}. `bert_jax config own` prints all keys.
       `batch_size`, `learning_rate`, `seed` and `epochs` override the config.

@@ -38,9 +38,11 @@ def read(
       DataFrame; a `datasets.Dataset`; a dict of columns; a list of dicts, or of
       tuples (text, label), where a text may be a pair of texts.
     name: the name of the argument, for messages.
-    text: the column of a tuple's text; None means "text".
-    label: the column of a tuple's label; None means "label". If this
-      column is a `datasets.ClassLabel`, its numbers are replaced by names.
+    text: the name of the column that gets the texts of tuples; None means
+      "text".
+    label: the name of the column that gets the labels of tuples; None means
+      "label". If `data` has this column as a `datasets.ClassLabel`, the names
+      of the labels replace their numbers.
 
   Returns:
     The rows. Their fields have plain Python values; NaN becomes None.

@@ -131,7 +131,7 @@ def pretrain(
     learning_rate: the highest learning rate, after the warm-up.
     length: the number of tokens of a row.
     seed: decides the parameters, the order of rows and the masks. None means 0.
-    config: a ConfigDict, which is taken as it is; the name of a config, such as
+    config: a ConfigDict with all settings; the name of a config, such as
       "bert:base"; or a dict of keys to change, such as {"model.num_layers": 4}.
       A ConfigDict or a name takes the place of `size`. The other arguments
       override the config.

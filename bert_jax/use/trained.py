@@ -143,7 +143,7 @@ def open_config(
   """Returns a config as a nested dict, and changes none of its arguments.
 
   Args:
-    config: a ConfigDict, which is taken as it is; the name of a config, such as
+    config: a ConfigDict with all settings; the name of a config, such as
       "bert:base"; or a dict of changes to the default, whose keys may have
       dots. None means the default config.
     default: the name of the default config.

@@ -350,6 +350,8 @@ class Driver:
       f"--config={HERE}/config.py:{self.scaled_name(name)}",
       f"--workdir={folder}",
     ]
+    # The training gets 45% of the GPU's memory; scoring the previous system
+    # needs the rest.
     return self.run(folder + ".log", 0.45, [*first_arguments, *flags])
 
   def steps_of_elmo(self) -> int:
