@@ -4,11 +4,11 @@ r"""Counts evaluation texts that occur word for word in the training text.
     --blimp BLIMP --tasks EVAL --output overlap.json
 
 The files of TEXT have JSON lines with "text". EVAL is a folder with the
-original files of cola, rte, sst2, stsb and wnut17. A word is a run of letters
-and digits, in lower case. A text counts if one document has all its words, in
-the same order, with no other word between them. Texts of fewer than 6 words are
-left out, because such texts occur by chance. The set "control" has passages of
-the training text.
+original files of cola, rte, sst2, stsb and wnut17. A word is a sequence of
+letters and digits, in lower case. A text counts if one document has all its
+words, in the same order, with no other word between them. Texts of fewer than 6
+words are left out, because such texts occur by chance. The set "control" has
+passages of the training text.
 """
 
 import argparse
