@@ -395,8 +395,11 @@ def test_entities_in_another_spelling_give_a_warning(tmp_path, names, warning):
 @pytest.mark.parametrize(
   "unprefixed_tag, message",
   [
-    ("MISC", r"a\.conll:3: tag 'MISC' is not O, B-TYPE or I-TYPE, as others"),
-    ("B", r"a\.conll:3: tag 'B' is not O, B-TYPE or I-TYPE, as others"),
+    (
+      "MISC",
+      r"a\.conll:3: tag 'MISC' is not O, B-TYPE or I-TYPE, as other tags",
+    ),
+    ("B", r"a\.conll:3: tag 'B' is not O, B-TYPE or I-TYPE, as other tags"),
   ],
 )
 def test_a_mix_of_tags_with_and_without_prefixes_is_refused(

@@ -185,6 +185,15 @@ def write_data_of_the_page(page_folder):
   for name in ("a", "b"):
     documents = [f"The {i} cats sat {name}.\nSome dogs ran." for i in range(30)]
     (page_folder / "text" / f"{name}.txt").write_text("\n\n".join(documents))
+  row = {"step": 1, "split": "heldout", "mlm_loss": 2.0}
+  speed = {"steps_per_second": 1.0, "tokens_per_second": 8.0}
+  rows = [{**row, **speed, "split": "train"}, row]
+  for name in ("mine", "small"):
+    run_folder = page_folder / "runs" / name
+    run_folder.mkdir(parents=True)
+    (run_folder / "metrics.jsonl").write_text(
+      "".join(json.dumps(row) + "\n" for row in rows)
+    )
 
 
 def test_programs_of_the_page_run(page_folder, monkeypatch):
@@ -200,7 +209,7 @@ def test_programs_of_the_page_run(page_folder, monkeypatch):
       functools.partial(call_with_small_arguments, function, small_arguments),
     )
   programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-  assert len(programs) == 12
+  assert len(programs) == 13
   for program in programs:
     assert len(program.splitlines()) <= 10
     exec(compile(program, str(PAGE), "exec"), {})
