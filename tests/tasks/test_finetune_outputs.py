@@ -251,13 +251,13 @@ def expected_answers(
   for window, (begin, end) in enumerate(spans):
     window_logits = np.asarray(logits[window], np.float64)
     null_scores.append(window_logits[0].sum())
-    best_pieces = [
+    best_columns = [
       sorted(
         range(len(window_logits)), key=lambda i, c=column: -window_logits[i, c]
       )[: rules.n_best]
       for column in (0, 1)
     ]
-    for start_column, end_column in itertools.product(*best_pieces):
+    for start_column, end_column in itertools.product(*best_columns):
       first_piece, last_piece = (
         start_column - first_context_column,
         end_column - first_context_column,

@@ -107,9 +107,11 @@ def extend_to_marks(text, offsets):
   characters into one. All other tokenizers have a piece for each of the two.
   """
   covered_indices = {i for begin, end in offsets for i in range(begin, end)}
+  # Joiners, half-width sound marks, and Korean vowels and final consonants also
+  # belong to the character before them.
   attached_points = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
   attached_points |= {*range(0x1160, 0x1200), *range(0xD7B0, 0xD800)}
-  extended = []
+  extended_offsets = []
   for begin, end in offsets:
     while begin < end < len(text) and end not in covered_indices:
       is_mark = unicodedata.category(text[end]).startswith("M")
@@ -119,8 +121,8 @@ def extend_to_marks(text, offsets):
     is_quote = text[max(begin - 1, 0) : begin + 1] in ("''", "``")
     if begin < end and is_quote and begin - 1 not in covered_indices:
       begin -= 1
-    extended.append((begin, end))
-  return extended
+    extended_offsets.append((begin, end))
+  return extended_offsets
 
 
 def compare_with_reference(tokenizer_name, step, num_mixtures):

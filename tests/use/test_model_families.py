@@ -123,12 +123,12 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
     return
   assert ("fill_mask" in results) == (family != "gpt")
   path = tmp_path / "hf"
-  ids_of_row = [results["tokenize"]["ids"]]
+  batch_ids = [results["tokenize"]["ids"]]
   module = open_torch_model(
     path / "discriminator" if family == "electra" else path, "AutoModel"
   )
   module.config.output_attentions = module.config.output_hidden_states = True
-  outputs = run_torch(module, ids_of_row)
+  outputs = run_torch(module, batch_ids)
   assert_close(results["features"][0], outputs.last_hidden_state[0].mean(0))
   layers = np.stack([layer[0].mean(0) for layer in outputs.hidden_states])
   assert_close(results["layers"], layers)
@@ -137,10 +137,10 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   assert results["attention"]["tokens"] == results["tokenize"]["pieces"]
   if family == "gpt":
     module = open_torch_model(path, "AutoModelForCausalLM")
-    logits = run_torch(module, ids_of_row).logits[0].numpy()
+    logits = run_torch(module, batch_ids).logits[0].numpy()
     log_p = np.log(softmax(logits.astype(np.float64)))
     token_log_ps = [
-      log_p[i, token_id] for i, token_id in enumerate(ids_of_row[0][1:])
+      log_p[i, token_id] for i, token_id in enumerate(batch_ids[0][1:])
     ]
     assert_close(results["likelihood"][0], sum(token_log_ps))
     return
@@ -166,15 +166,15 @@ def test_pretrained_models_agree_with_transformers(family, tmp_path):
   ]
   if family == "electra":
     module = open_torch_model(path / "discriminator", "ElectraForPreTraining")
-    logits = run_torch(module, ids_of_row).logits[0, 1:-1].numpy()
+    logits = run_torch(module, batch_ids).logits[0, 1:-1].numpy()
     assert_close(results["likelihood"][0], -np.log1p(np.exp(logits)).sum())
     return
   log_likelihood = 0.0
-  for i in range(1, len(ids_of_row[0]) - 1):
-    row = [*ids_of_row[0][:i], mask_id, *ids_of_row[0][i + 1 :]]
+  for i in range(1, len(batch_ids[0]) - 1):
+    row = [*batch_ids[0][:i], mask_id, *batch_ids[0][i + 1 :]]
     logits = run_torch(module, [row]).logits[0, i].numpy()
     log_likelihood += np.log(
-      softmax(logits.astype(np.float64))[ids_of_row[0][i]]
+      softmax(logits.astype(np.float64))[batch_ids[0][i]]
     )
   assert_close(results["likelihood"][0], log_likelihood)
 
