@@ -190,7 +190,7 @@ def write_data_of_the_page(page_folder):
   rows = [{**row, **speed, "split": "train"}, row]
   for name in ("mine", "small"):
     run_folder = page_folder / "runs" / name
-    run_folder.mkdir(parents=True)
+    run_folder.mkdir(parents=True, exist_ok=True)
     (run_folder / "metrics.jsonl").write_text(
       "".join(json.dumps(row) + "\n" for row in rows)
     )
