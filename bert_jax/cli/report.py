@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
   metrics = args.metrics.split(",") if args.metrics else None
   report.check_output(args.output)
   page = report.report(args.runs, metrics=metrics, axis=args.axis)
-  for row in page.text_rows():
+  for row in page.text_lines():
     print(row)
   for path in page.write(args.output):
     print(path)

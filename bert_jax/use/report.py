@@ -85,15 +85,15 @@ class Curve:
 
   Attributes:
     label: the name of the run.
-    places: the horizontal coordinates of the line's points.
-    numbers: the metric at each point.
+    x_values: the horizontal coordinates of the line's points.
+    y_values: the metric at each point.
     is_evaluation: True if the points are evaluations; False if they are rows of
       training.
   """
 
   label: str
-  places: Sequence[float]
-  numbers: Sequence[float]
+  x_values: Sequence[float]
+  y_values: Sequence[float]
   is_evaluation: bool
 
 
@@ -167,7 +167,7 @@ class Report:
       }
     return cells
 
-  def text_rows(self) -> list[str]:
+  def text_lines(self) -> list[str]:
     """Returns a line of text for each run: the known numbers of `table`."""
     header, *lines = _lines_of_cells(self.table())
     return [
@@ -246,8 +246,8 @@ class Report:
       label = None if curve.label in labels_in_legend else curve.label
       labels_in_legend.add(curve.label)
       axes.plot(
-        curve.places,
-        curve.numbers,
+        curve.x_values,
+        curve.y_values,
         "o-" if curve.is_evaluation else "-",
         linewidth=1.5 if curve.is_evaluation else 0.8,
         alpha=1.0 if curve.is_evaluation else 0.4,

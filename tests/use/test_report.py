@@ -78,8 +78,8 @@ def test_curves_are_drawn_against_the_chosen_axis(runs):
   report = bert_jax.report(runs, axis="flops")
   training, evaluation = report.curves("mlm_loss")[:2]
   assert (training.is_evaluation, evaluation.is_evaluation) == (False, True)
-  assert list(evaluation.places) == [46e-15, 82e-15]
-  assert list(evaluation.numbers) == [7.5, 7.6]
+  assert list(evaluation.x_values) == [46e-15, 82e-15]
+  assert list(evaluation.y_values) == [7.5, 7.6]
   drawn_axes = report.draw("mlm_loss").axes[0]
   assert drawn_axes.get_xlabel() == "petaFLOPs" and len(drawn_axes.lines) == 4
   legend = [text.get_text() for text in drawn_axes.get_legend().get_texts()]
@@ -87,7 +87,7 @@ def test_curves_are_drawn_against_the_chosen_axis(runs):
   (training_curve,) = bert_jax.report(runs[0], metrics="flops_per_step").curves(
     "flops_per_step"
   )
-  assert list(training_curve.numbers) == [7.0, 7.0, 9.0]
+  assert list(training_curve.y_values) == [7.0, 7.0, 9.0]
   # The training rows have no accuracy, so its curves show only evaluations.
   assert all(curve.is_evaluation for curve in report.curves("acc"))
 
