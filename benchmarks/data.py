@@ -149,7 +149,7 @@ def make_collator(vocab_size: int, special: list[int], mask_id: int):
     ids = np.array([feature["input_ids"] for feature in features])
     is_chosen = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
     labels = np.where(is_chosen, ids, -100)
-    # Of the chosen tokens, 80% become [MASK], 10% become random tokens, and 10%
+    # 80% of the chosen tokens become [MASK], 10% become random tokens, and 10%
     # stay.
     draws = rng.random(ids.shape)
     random_ids = rng.integers(0, vocab_size, ids.shape)

@@ -552,7 +552,7 @@ def open_task(
   return TrainingSplit(folder, rows, batches, epochs, validation_splits)
 
 
-# What to pass, as flags or as a parameter, if a split cannot be evaluated.
+# The flags, or the parameter, that help if a split cannot be evaluated.
 _REMEDY_FLAGS = "--config.data.validation=SPLIT, or --config.evaluate.every=0"
 _REMEDY_PARAMETER = "other rows as validation, or validation=0"
 

@@ -189,7 +189,7 @@ def summarise_training(
       for step_cost, start, end in zip(step_costs, starts, ends, strict=True)
     )
 
-  # What a step costs in each phase.
+  # Each phase has its own cost of a step.
   step_flops, step_seconds = (
     [cost.flops for cost in costs],
     [1 / rate for rate in rates],

@@ -35,7 +35,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # lower case, because spreadsheets write TRUE and FALSE.
 _ZERO_MARKS = (0, "0", "0.0", "false")
 _ONE_MARKS = (1, "1", "1.0", "true")
-# What a caller of `finetune` passes to choose a kind of task.
+# The argument of `finetune` that chooses this kind of task.
 _MULTI_LABEL = "kind='multi_label'"
 _CLASSIFICATION = "kind='classification', with labels in place of lists"
 # Separators that some people write between two marks in place of a comma.
