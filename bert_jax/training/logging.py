@@ -35,7 +35,7 @@ T = TypeVar("T")
 # The seconds until `Logger.report_progress` prints its first line.
 FIRST_WAIT = 3.0
 # The names of results that count things. They are printed without a fraction.
-_COUNT_NAMES = frozenset({"examples", "predicted_labels"})
+COUNT_NAMES = frozenset({"examples", "predicted_labels"})
 # A function that is called with each new row of metrics.jsonl, with the row's
 # progress line, and with the number of steps of the run.
 RowCallback = Callable[[Mapping[str, Any], str, int], None]
@@ -43,7 +43,7 @@ RowCallback = Callable[[Mapping[str, Any], str, int], None]
 
 def result_text(name: str, mean: float) -> str:
   """Formats a result of an evaluation for the progress lines of a run."""
-  return f"{mean:,.0f}" if name in _COUNT_NAMES else f"{mean:.4f}"
+  return f"{mean:,.0f}" if name in COUNT_NAMES else f"{mean:.4f}"
 
 
 def read_rows(path: PathLike) -> list[dict[str, Any]]:

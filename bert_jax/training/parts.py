@@ -75,8 +75,6 @@ class Setup:
     mesh: the mesh of the devices.
     feeds: the phases with their data, in order.
     objective: the objective.
-    drawing_objective: an objective that draws the same initial parameters as
-      `objective`, by a program that compiles faster.
     optimizer: the optimizer.
     schedule: step -> learning rate; steps are counted from 0.
     checkpoint_layout: the shapes and shardings of the arrays in a checkpoint.
@@ -94,7 +92,6 @@ class Setup:
   mesh: Mesh
   feeds: list[Feed]
   objective: Objective
-  drawing_objective: Objective
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
   checkpoint_layout: TrainState

@@ -26,7 +26,11 @@ from bert_jax.training import (
   start_from,
 )
 from bert_jax.training.parts import Setup
-from bert_jax.training.setup import build, default_values
+from bert_jax.training.setup import (
+  build,
+  default_values,
+  make_drawing_objective,
+)
 from bert_jax.training.state import (
   TrainState,
   init_state,
@@ -75,10 +79,8 @@ def make_first_state(
     ValueError: the checkpoint does not fit the model, the data or the teacher.
   """
   config = setup.config
-  shapes, splits_update = (
-    setup.feeds[0].shapes,
-    setup.update_sharding is not None,
-  )
+  shapes = setup.feeds[0].shapes
+  splits_update = setup.update_sharding is not None
   if saver.latest_step() is not None:
     layout = state_shapes(
       setup.objective, setup.optimizer, setup.mesh, shapes, splits_update
@@ -89,7 +91,7 @@ def make_first_state(
     say(f"continuing from step {step}")
     return resize_to_layout(saved_state, layout), meta
   state = init_state(
-    setup.drawing_objective,
+    make_drawing_objective(setup),
     setup.optimizer,
     setup.mesh,
     config.seed,

@@ -21,6 +21,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bert_jax import files
 from bert_jax.messages import UserError, note
 from bert_jax.training import logging
@@ -37,13 +39,16 @@ AXES = {
 }
 # The name of an axis -> the divisor that gives the unit of the axis's label.
 _AXIS_DIVISORS = {"step": 1, "tokens": 1e6, "seconds": 1, "flops": 1e15}
+# The totals of training that `_add_totals` adds to a row.
+_COST_NAMES = ("seconds", "tokens", "flops")
 # Fields of a row that are neither a loss nor a score. Their curves are drawn
 # only if the argument `metrics` names them.
 _FIELDS_WITHOUT_SCORES = frozenset(
   {
     *("learning_rate", "grad_norm", "padding", "mfu"),
     *("steps_per_second", "tokens_per_second", "flops_per_step"),
-    *("data_wait", "checkpoint_wait", "examples", "predicted_labels"),
+    *("data_wait", "checkpoint_wait"),
+    *logging.COUNT_NAMES,
   }
 )
 # The endings of the metrics whose best value is the smallest.
@@ -431,7 +436,7 @@ def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
   """Returns the path of a page, which must end in .html or .md."""
   path = pathlib.Path(
     arguments.check_path("output", output, "the file of the report")
-  ).expanduser()
+  )
   if path.suffix not in (".html", ".md"):
     raise UserError(
       f"output: {output}: the name of a report ends in .html or .md."
@@ -506,7 +511,7 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 def _read_run(name: str, path: str) -> Run:
   """Reads a run from its folder, or from its `metrics.jsonl`."""
-  folder = pathlib.Path(path).expanduser()
+  folder = pathlib.Path(path)
   rows_path = folder / "metrics.jsonl" if folder.is_dir() else folder
   rows = logging.read_rows(rows_path)
   if not rows:
@@ -535,39 +540,27 @@ def _add_totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """
   ordered_rows = sorted(rows, key=lambda row: row["step"])
   training_rows = [row for row in ordered_rows if row["split"] == "train"]
-  cost_names = ("seconds", "tokens", "flops")
-  costs_by_row = [_costs_of_step(row) for row in training_rows]
-  for i in reversed(range(len(costs_by_row) - 1)):
-    costs_by_row[i] = tuple(
-      next_cost if math.isnan(cost) else cost
-      for cost, next_cost in zip(
-        costs_by_row[i], costs_by_row[i + 1], strict=True
-      )
-    )
-  # The steps of the training rows, and the totals up to them. Both lists begin
-  # with step 0.
-  known_steps, known_totals = [0], [(0.0, 0.0, 0.0)]
-  for row, costs in zip(training_rows, costs_by_row, strict=True):
-    num_steps = row["step"] - known_steps[-1]
-    known_totals.append(
-      tuple(
-        total + num_steps * cost
-        for total, cost in zip(known_totals[-1], costs, strict=True)
-      )
-    )
-    known_steps.append(row["step"])
-  rows_with_totals = []
-  for row in ordered_rows:
-    totals = [
-      _interpolate(
-        row["step"], known_steps, [total[i] for total in known_totals]
-      )
-      for i in range(len(cost_names))
-    ]
-    rows_with_totals.append(
-      {**row, **dict(zip(cost_names, totals, strict=True))}
-    )
-  return rows_with_totals
+  if training_rows:
+    # The last evaluation may come after the last training row. The steps
+    # between them are taken to cost as much as those before.
+    last_step = ordered_rows[-1]["step"]
+    training_rows.append({**training_rows[-1], "step": last_step})
+  costs = np.array([_costs_of_step(row) for row in training_rows])
+  costs = costs.reshape(-1, len(_COST_NAMES))
+  for i in reversed(range(len(costs) - 1)):
+    costs[i] = np.where(np.isnan(costs[i]), costs[i + 1], costs[i])
+  known_steps = np.array([0, *(row["step"] for row in training_rows)])
+  known_totals = np.cumsum(np.diff(known_steps)[:, None] * costs, axis=0)
+  known_totals = np.concatenate([np.zeros((1, len(_COST_NAMES))), known_totals])
+  steps = [row["step"] for row in ordered_rows]
+  totals = {
+    name: np.interp(steps, known_steps, total, right=math.nan).tolist()
+    for name, total in zip(_COST_NAMES, known_totals.T, strict=True)
+  }
+  return [
+    {**row, **{name: total[i] for name, total in totals.items()}}
+    for i, row in enumerate(ordered_rows)
+  ]
 
 
 def _costs_of_step(row: Mapping[str, Any]) -> tuple[float, ...]:
@@ -576,33 +569,6 @@ def _costs_of_step(row: Mapping[str, Any]) -> tuple[float, ...]:
   seconds = 1 / steps_per_second if steps_per_second else math.nan
   tokens = row.get("tokens_per_second", math.nan) * seconds
   return seconds, tokens, row.get("flops_per_step", math.nan)
-
-
-def _interpolate(
-  step: int, steps: Sequence[int], totals: Sequence[float]
-) -> float:
-  """Returns the total at a step, on a line through the totals beside it.
-
-  Args:
-    step: the step.
-    steps: the steps for which the total is known, beginning with 0.
-    totals: the total at each of these steps.
-  """
-  for next_index in range(1, len(steps)):
-    if step <= steps[next_index]:
-      break
-  else:
-    # The last evaluation may come after the last training row. Then use the
-    # line through the last two totals.
-    next_index = len(steps) - 1
-  if next_index == 0:
-    return totals[0] if step == 0 else math.nan
-  share = (step - steps[next_index - 1]) / (
-    steps[next_index] - steps[next_index - 1]
-  )
-  return totals[next_index - 1] + share * (
-    totals[next_index] - totals[next_index - 1]
-  )
 
 
 def _choose_metrics(

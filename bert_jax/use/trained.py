@@ -117,7 +117,7 @@ def make_folder(
   """
   if workdir is not None:
     workdir = arguments.check_path("workdir", workdir, "the folder of the run")
-    path = pathlib.Path(workdir).expanduser().absolute()
+    path = pathlib.Path(workdir).absolute()
     try:
       path.mkdir(parents=True, exist_ok=True)
     except OSError as e:

@@ -77,12 +77,12 @@ def main() -> None:
   """Prints four tables: a comparison, cycles before and now, and memory."""
   before, after = read_records("before.jsonl"), read_records("after.jsonl")
   print_table(COLUMNS, compared_rows(before, after, read_records("peer.jsonl")))
-  for records, columns, format_row in (
-    (before, compile_report.CYCLE_COLUMNS, "as_markdown_row_of_cycles"),
-    (after, compile_report.CYCLE_COLUMNS, "as_markdown_row_of_cycles"),
-    (after, compile_report.COLUMNS, "as_markdown_row"),
+  cycle_row = compile_report.as_markdown_row_of_cycles
+  for records, columns, make_row in (
+    (before, compile_report.CYCLE_COLUMNS, cycle_row),
+    (after, compile_report.CYCLE_COLUMNS, cycle_row),
+    (after, compile_report.COLUMNS, compile_report.as_markdown_row),
   ):
-    make_row = getattr(compile_report, format_row)
     print(f"| config | {' | '.join(columns)} |")
     print(f"|{'---|' * (len(columns) + 1)}")
     for step, record in records.items():

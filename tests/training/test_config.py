@@ -509,7 +509,7 @@ def test_the_first_parameters_do_not_depend_on_unrolling(name, data_folder):
       seed=3,
       batch=setup.feeds[0].shapes,
     )
-    for objective in (setup.objective, setup.drawing_objective)
+    for objective in (setup.objective, building.make_drawing_objective(setup))
   ]
   jax.tree.map(np.testing.assert_array_equal, *states)
 
