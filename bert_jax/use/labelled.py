@@ -1,5 +1,6 @@
 """Reads tables of labelled examples, which users pass to `finetune`."""
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -91,18 +92,14 @@ def _read_file(path: str, name: str) -> list[Record]:
       " DataFrame, a list of (text, label), or a dict of columns for data in"
       " memory."
     )
-  if path.lower().endswith(".json") and _is_squad(path):
-    return list(squad.records(path))
+  if path.lower().endswith(".json"):
+    content = None
+    # A file with a JSON object on each line is no JSON as a whole.
+    with contextlib.suppress(ValueError):
+      content = tables.parse_json(tables.read_text(path))
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+      return list(squad.article_records(path, content["data"]))
   return list(tables.records(path))
-
-
-def _is_squad(path: str) -> bool:
-  """Returns True if a .json file is one object with SQuAD's list `data`."""
-  try:
-    content = tables.parse_json(tables.read_text(path))
-  except ValueError:
-    return False
-  return isinstance(content, dict) and isinstance(content.get("data"), list)
 
 
 def _rows_in_memory(data: Any, name: str) -> list[Any]:

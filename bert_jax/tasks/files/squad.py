@@ -40,6 +40,19 @@ def records(path: str) -> Iterator[Record]:
     ) from e
   except (KeyError, TypeError) as e:
     raise UserError(f"{path} is not a file of SQuAD: it has no `data`.") from e
+  yield from article_records(path, articles)
+
+
+def article_records(path: str, articles: Any) -> Iterator[Record]:
+  """Yields the questions of SQuAD's list of articles, in order.
+
+  Args:
+    path: the file of the articles, for messages.
+    articles: the list `data` of SQuAD's JSON.
+
+  Raises:
+    ValueError: an article does not have SQuAD's form; the message names it.
+  """
   article_index = 0
   try:
     for article_index, article in enumerate(articles):
