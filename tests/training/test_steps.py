@@ -135,10 +135,9 @@ def test_row_without_targets_adds_nothing(objective, params):
   assert_close(sums_with_row[:2], sums_without_row[:2], atol=1e-6)
 
 
-def test_the_schedule_counts_steps_not_micro_batches():
-  """Makes 3 steps of 4 micro-batches; the rates must be 0, 0.1 and 0.2."""
-  schedule = optim.build_schedule(11, "linear", peak=1.0, warmup=10 / 11)
-  optimizer = optim.build_optimizer(
+def sign_optimizer(schedule):
+  """Returns an optimizer whose update is minus the rate times the sign."""
+  return optim.build_optimizer(
     schedule,
     "adamw_bert",
     b1=0.0,
@@ -147,6 +146,12 @@ def test_the_schedule_counts_steps_not_micro_batches():
     weight_decay=0.0,
     clip_norm=0.0,
   )
+
+
+def test_the_schedule_counts_steps_not_micro_batches():
+  """Makes 3 steps of 4 micro-batches; the rates must be 0, 0.1 and 0.2."""
+  schedule = optim.build_schedule(11, "linear", peak=1.0, warmup=10 / 11)
+  optimizer = sign_optimizer(schedule)
   batch = {key: jnp.ones(4) for key in ("sum", "count", "sequence_ids")}
   params = {"kernel": jnp.zeros(())}
   state = TrainState(
@@ -171,15 +176,7 @@ def test_the_schedule_counts_steps_not_micro_batches():
 def test_padding_is_a_share_of_all_positions(micro_batches):
   """The metric `padding` is the share of the padding in the whole batch."""
   schedule = optim.build_schedule(11, "linear", peak=1.0, warmup=0.5)
-  optimizer = optim.build_optimizer(
-    schedule,
-    "adamw_bert",
-    b1=0.0,
-    b2=0.0,
-    epsilon=1e-9,
-    weight_decay=0.0,
-    clip_norm=0.0,
-  )
+  optimizer = sign_optimizer(schedule)
   lengths = np.array([8, 1, 3, 0])
   # As in packed rows, some tokens have sequence numbers above 1.
   sequences = (np.arange(8) < lengths[:, None]) * np.array([[2], [1], [3], [1]])
